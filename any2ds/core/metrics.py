@@ -45,6 +45,7 @@ class Traffic:
     adapts: bool = False  # whether it adapts the window
     queued: int = 0  # rows that wait for their hosts
     hosts: tuple[HostLoad, ...] = ()  # that most rows wait for, the worst first
+    remaining: float = 0.0  # seconds that the slowest of its rows may take, those in flight included
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class WorkerMetrics:
     memory: int = 0  # bytes, its children included
     hosts: tuple[HostLoad, ...] = ()  # that most rows wait for, the worst first
     adapts: bool = False  # whether it adapts the window
+    remaining: float = 0.0  # seconds that the slowest of its rows may take
     own_cpu: float = 0.0  # seconds, of `cpu`, of the thread that drives sockets and writes files
 
 

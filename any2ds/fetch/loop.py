@@ -16,7 +16,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
-from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
+from any2ds.fetch.policy.breaker import Breaker
 from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.policy.window import MAX_CROWDED, Window
@@ -30,6 +30,7 @@ HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # would only make each wait longer, up to timeouts that no server has deserved.
 _STARTS_PER_TURN = 32
 _LEAST_STOCK = 256  # rows in reserve, with thread_count=auto
+_PROBE_TIMEOUT = 10.0  # seconds, at least
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
 
@@ -87,7 +88,7 @@ class Loop:
             window=schedule.slots,
             adapts=self._window is not None,
             queued=schedule.queued + schedule.deferred,
-            hosts=meter.at_most_now_and_then(lambda: schedule.worst(now)),
+            **meter.at_most_now_and_then(lambda: schedule.outlook(now)),
         )
 
     def _why_no_more(self) -> Cause:
@@ -192,10 +193,11 @@ class Loop:
         more = breaker.idle or schedule.has_more or not self._feeder.exhausted
         breaker.look(now, schedule.in_flight, more)
         self.activity += breaker.paused
-        if url := breaker.probe(now):
-            probe = Attempt(Row(-1, -1, "", url), Host("", HostPolicy()), probe=True, deadline=now + PROBE_TIMEOUT)
+        for witness in breaker.probes(now):
+            deadline = now + max(_PROBE_TIMEOUT, witness.patience)
+            probe = Attempt(Row(-1, -1, "", witness.url), Host("", HostPolicy()), probe=True, deadline=deadline)
             self._probes.append(probe)
-            self._transport.start(probe, str(normalize(url)))
+            self._transport.start(probe, str(normalize(witness.url)))
         for attempt, failure, is_excused in breaker.judged(now):
             if is_excused:
                 schedule.excuse(attempt, now)

@@ -24,16 +24,19 @@ _OUTAGE = 0.3  # of the time
 
 
 def verdict(
-    metrics: Sequence[WorkerMetrics], hosts: Sequence[HostLoad] = (), is_list_read: bool = False
+    metrics: Sequence[WorkerMetrics],
+    hosts: Sequence[HostLoad] = (),
+    is_list_read: bool = False,
+    can_shuffle: bool = False,
 ) -> Verdict | None:
     """What limits now; None if there is too little to say.
 
     `metrics` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
-    with `is_list_read` the workers have all rows of the list.
+    with `is_list_read` the workers have all rows of the list; `can_shuffle` if they come in its order.
     """
     if sum(each.seconds for each in metrics) < _LEAST:
         return None
-    now = _Total.of(metrics, hosts, is_list_read)
+    now = _Total.of(metrics, hosts, is_list_read, can_shuffle)
     limit = now.limit()
     is_thread_count = limit == "answers" and not now.adapts
     return Verdict("nothing" if is_thread_count else limit, _TEXTS[limit](now))
@@ -54,9 +57,12 @@ class _Total:
     adapts: bool
     hosts: Sequence[HostLoad]
     is_list_read: bool
+    can_shuffle: bool
 
     @classmethod
-    def of(cls, metrics: Sequence[WorkerMetrics], hosts: Sequence[HostLoad], is_list_read: bool) -> _Total:
+    def of(
+        cls, metrics: Sequence[WorkerMetrics], hosts: Sequence[HostLoad], is_list_read: bool, can_shuffle: bool
+    ) -> _Total:
         waits: defaultdict[Wait, float] = defaultdict(float)
         by_worker: defaultdict[str, list[WorkerMetrics]] = defaultdict(list)
         for each in metrics:
@@ -87,6 +93,7 @@ class _Total:
             adapts=any(each.adapts for each in metrics),
             hosts=hosts,
             is_list_read=is_list_read,
+            can_shuffle=can_shuffle,
         )
 
     def share(self, cause: Wait) -> float:
@@ -145,7 +152,9 @@ def _hosts(now: _Total) -> str:
     if now.hosts:
         worst = now.hosts[0]
         text += f", most for {worst.name} ({rows(worst.waiting)}: {worst.why})"
-    return f"{text}; a shuffled list (--shuffle) spreads them"
+    if now.can_shuffle and not now.is_list_read:  # rows of other hosts are still to come
+        text += "; if the list is sorted by host, --shuffle spreads them"
+    return text
 
 
 def _dns(now: _Total) -> str:

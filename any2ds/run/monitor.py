@@ -29,6 +29,7 @@ class Outlook:
     planned: int = 0  # rows that have become jobs, or were skipped because their shards were finished
     share_read: float | None = None  # 0 to 1 of the list that `planned` came from, if its rows are unknown
     passed_over: int = 0  # rows, planned or not, whose shards were finished before
+    can_shuffle: bool = False  # the rows are in the order of the list, and another run could have them in another
 
     @property
     def expected(self) -> float | None:
@@ -166,8 +167,9 @@ class Monitor:
         memory = (0 if is_counted else memory) + sum(each.memory for each in workers)
         latencies = self._latencies[0] + self._latencies[1]
         outlook, hosts = self._outlook(), _worst_hosts(workers)
-        limit = verdict([each for _, each in self._recent], hosts, outlook.is_read)
-        share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows)
+        limit = verdict([each for _, each in self._recent], hosts, outlook.is_read, outlook.can_shuffle)
+        slowest = max((each.remaining for each in workers), default=0.0)
+        share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows, slowest)
         return Snapshot(
             seconds=now - self._started,
             outcomes={code: count for code, count in outcomes.most_common() if count > 0},
@@ -208,15 +210,15 @@ class Monitor:
             self._turned = now
 
 
-def _progress(expected: float | None, rows: int, pace: float) -> tuple[float | None, float | None]:
-    """The share that is done, and the seconds that the rest takes at `pace` rows per second."""
+def _progress(expected: float | None, rows: int, pace: float, slowest: float) -> tuple[float | None, float | None]:
+    """The share that is done, and the seconds that the rest takes at `pace` rows per second, but at least `slowest`."""
     if expected is None:
         return None, None
     left = max(0.0, expected - rows)
     share = min(1.0, rows / expected) if expected else 1.0
     if not left:
         return share, 0.0
-    return share, left / pace if pace > 0 else None
+    return share, max(left / pace, slowest) if pace > 0 else slowest or None
 
 
 def _worst_hosts(workers: list[WorkerMetrics]) -> tuple[HostLoad, ...]:

@@ -125,6 +125,7 @@ class MetricsCollector:
             memory=resources.memory(),
             hosts=traffic.hosts,
             adapts=traffic.adapts,
+            remaining=traffic.remaining,
             own_cpu=own,
         )
         self._at, self._own_cpu, self._cpu, self._received = now, own_cpu, cpu, received

@@ -7,6 +7,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.fetch.policy.breaker import MAX_EXCUSES, Breaker
 from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
+from tests.support.params import sampled
 
 RESET, TIMEOUT = Failure("fetch", "reset"), Failure("fetch", "timeout_total")
 UNREACHABLE = Failure("fetch", "connect", "Network is unreachable", blame="us")
@@ -24,7 +25,7 @@ def verdicts(breaker: Breaker, now: float) -> list[bool]:
 
 def heard(now: float = 0.0, patience: float = 0.0, host: str = "127.0.0.1") -> Breaker:
     breaker = Breaker(patience, now)
-    breaker.hear(now, attempt(host))
+    breaker.hear(now, attempt(host, started=now))
     return breaker
 
 
@@ -34,8 +35,7 @@ def silent(breaker: Breaker, start: float, end: float, in_flight: int = 100, mor
     for turn in range(round((end - start) * 10) + 1):
         now = start + turn / 10
         breaker.look(now, in_flight, more)
-        if url := breaker.probe(now):
-            probes.append(url)
+        probes += [witness.url for witness in breaker.probes(now)]
     return probes
 
 
@@ -77,9 +77,9 @@ def test_an_answered_probe_makes_failures_count() -> None:
     breaker = heard()
     for second in range(0, 20, 3):
         probes = silent(breaker, second, second + 2.5)
-        assert len(probes) == 1
+        assert len(probes) == (2 if second else 1)  # of each host that is known
         assert not breaker.paused
-        breaker.hear(second + 2.5, attempt(host="b.test"))
+        breaker.hear(second + 2.5, attempt(host="b.test", started=second + 2.0))
     assert breaker.doubts(attempt(started=10.0), TIMEOUT, 21.0)
     assert verdicts(breaker, 21.0) == [False]  # it had long been silent when others were not
 
@@ -195,3 +195,46 @@ def test_the_last_row_of_a_list_that_times_out_is_no_outage_before_a_probe_could
     assert breaker.doubts(attempt(started=10.3), TIMEOUT, 20.3)
     assert silent(breaker, 20.3, 23.0, in_flight=0, more=False)
     assert breaker.paused  # where nothing comes of it
+
+
+def test_the_quickest_url_of_a_host_is_its_witness() -> None:
+    breaker = Breaker(0.0, 0.0)
+    for path, seconds in (("slow", 4.5), ("quick", 0.02), ("slower", 5.0)):
+        answered = attempt()
+        answered.row = Row(0, 0, "0", f"http://a.test/{path}")
+        breaker.hear(seconds, answered)
+    assert silent(breaker, 5.0, 7.1) == ["http://a.test/quick"]
+
+
+def test_several_hosts_are_asked_at_once_and_each_gets_a_multiple_of_its_own_time() -> None:
+    breaker = Breaker(0.0, 0.0)
+    for number, seconds in enumerate((0.1, 0.2, 0.1, 3.0)):
+        breaker.hear(3.0, attempt(f"h{number}.test", started=3.0 - seconds))
+    asked = silent(breaker, 3.0, 5.0)
+    assert len(asked) == len(set(asked)) == 3
+    silent(breaker, 5.0, 19.9)
+    assert not breaker.paused  # the host that took 3 s may take 15
+    silent(breaker, 19.9, 20.1)
+    assert breaker.paused
+
+
+@pytest.mark.parametrize(
+    ("started", "failed", "failure", "excused"),
+    sampled(
+        [
+            (7.0, 17.0, TIMEOUT, True),  # the silence from 9 on took most of its time
+            (0.0, 10.0, TIMEOUT, False),  # it had waited for long before
+            (0.0, 10.0, RESET, True),  # which the outage may have done at any time
+            (20.0, 35.0, TIMEOUT, True),  # it began in the outage
+            (31.5, 41.5, TIMEOUT, False),
+        ]
+    ),
+)
+def test_an_outage_excuses_what_it_covers(started: float, failed: float, failure: Failure, excused: bool) -> None:
+    breaker = heard(9.0)
+    silent(breaker, 9.0, 14.0)
+    assert breaker.paused
+    breaker.hear(31.0)
+    assert breaker.doubts(attempt(started=started), failure, failed)
+    breaker.hear(max(31.0, failed))
+    assert verdicts(breaker, max(31.0, failed)) == [excused]

@@ -13,8 +13,10 @@ from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.fetcher import UrlFetcher
+from any2ds.forecast.simulation import NEVER, Answer, Machine, simulate
 from any2ds.testing.server import serve
 from tests.support.fetching import rows_of
 from tests.support.params import sampled
@@ -152,6 +154,22 @@ def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
             found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
             codes = [getattr(fetched.outcome, "code", "ok") for fetched in sorted(found, key=lambda f: f.row.position)]
     assert codes == ["ok"] * 300 + ["timeout_total"] * 20 + ["connect"] * 300
+
+
+@pytest.mark.parametrize("hosts", sampled([1, 8]))
+def test_silent_and_slow_rows_at_the_end_of_a_list_are_no_outage(hosts: int) -> None:
+    kinds = [0.02] * 200 + [NEVER] * 12 + [4.5] * 20
+    rows = [Row(0, n, str(n), f"http://h{n % hosts}.example/{n}") for n in range(len(kinds))]
+
+    def answer(host: str, row: Row, at_once: int) -> Answer:
+        number = str(row.url).rpartition("/")[2]  # of a probe as well
+        return Answer(kinds[int(number)] if number.isdigit() else 0.02, 100)
+
+    options = Config.from_options({"url_list": "-"}).fetch
+    run = simulate(options, rows, answer, Machine(), 1)
+    assert run.codes == {"success": 220, "timeout_total": 12}
+    assert run.attempts == len(rows)
+    assert run.seconds < 1.5 * options.timeout
 
 
 def test_a_host_without_a_name_is_no_outage_though_its_robots_txt_waits(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
-from any2ds.fetch.policy.hosts import Attempt
+from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 from tests.support.params import sampled
 
@@ -182,3 +182,18 @@ def test_many_rows_of_which_some_hang_all_come_back_once(count: int) -> None:
                 seen.add(fetched.row.position)
         now += 0.5
     assert seen == set(range(count))
+
+
+def test_the_time_that_is_left_is_that_of_the_slowest_row() -> None:
+    plan = Schedule(ScheduleLimits(4, timeout=10.0, retries=1), HostPolicy(max_per_host=1), random.Random(0))
+    plan.fresh.extend(
+        [Row(0, 0, "0", "http://silent/"), Row(0, 1, "1", "http://busy/"), Row(0, 2, "2", "http://busy/")]
+    )
+    attempts = [attempt for _ in range(3) if (attempt := plan.next(0.0)) is not None]
+    assert len(attempts) == 2
+    assert 0 < plan.outlook(0.0)["remaining"] < 1  # about as long as an answer usually takes
+    assert plan.overdue(2.0, lambda attempt: 0) == []
+    assert plan.outlook(2.0)["remaining"] == pytest.approx(8.0)  # they are late, and may take all of their time
+    for attempt in attempts:
+        plan.finish(attempt, Failure("fetch", "http_429", retry_after=60.0), 3.0)
+    assert 60 <= plan.outlook(3.0)["remaining"] <= 62

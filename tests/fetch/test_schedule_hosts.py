@@ -164,6 +164,142 @@ def test_a_host_with_a_budget_per_second_is_asked_at_that_pace() -> None:
     assert play.now < 4 * 2000 / 10
 
 
+def refusing(code: str, retry_after: float | None = None) -> Failure:
+    return Failure("fetch", code, retry_after=retry_after)
+
+
+def takes(rate: float, burst: float = 1.0, retry_after: float | None = None) -> Answer:
+    """A host that takes so many requests a second, and answers the others with 429."""
+    tokens, refilled = burst, 0.0
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        nonlocal tokens, refilled
+        tokens, refilled = min(burst, tokens + (now - refilled) * rate), now
+        if tokens < 1:
+            return 0.02, refusing("http_429", retry_after)
+        tokens -= 1
+        return 0.05, OK
+
+    return answer
+
+
+def bears(most: int, code: str, retry_after: float | None = None) -> Answer:
+    """A host that refuses more than so many requests at once, faster than it answers the others."""
+    return lambda attempt, now, at_once: (0.05, refusing(code, retry_after)) if at_once > most else (0.1, OK)
+
+
+def once_busy(rows: int, busy: int) -> Answer:
+    """Of so many rows, some chosen by chance get 503 the first time."""
+    left = set(random.Random(1).sample(range(rows), busy))
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        if attempt.row.position not in left:
+            return 0.1, OK
+        left.remove(attempt.row.position)
+        return 0.1, refusing("http_503")
+
+    return answer
+
+
+def at_random(share: float, code: str) -> Answer:
+    """A host whose refusals have nothing to do with how much it is asked."""
+    dice = random.Random(2)
+    return lambda attempt, now, at_once: (0.1, refusing(code) if dice.random() < share else OK)
+
+
+def during(start: float, end: float, code: str) -> Answer:
+    """A host that refuses everything for a while."""
+    return lambda attempt, now, at_once: (0.1, refusing(code) if start <= now < end else OK)
+
+
+@pytest.mark.parametrize("busy", sampled([21, 50, 300]))
+def test_a_few_503_among_many_answers_hardly_slow_a_host(busy: int) -> None:
+    alone = Simulation(schedule(), quick)
+    alone.run(rows(["http://a/"] * 3000))
+    play = Simulation(schedule(retries=2), once_busy(3000, busy))
+    play.run(rows(["http://a/"] * 3000))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 1.3 * alone.now + 2  # the last retry waits for up to a second
+
+
+@pytest.mark.parametrize(
+    ("answer", "count", "best"),
+    sampled(
+        [
+            (takes(20), 300, 300 / 20),
+            (takes(20, burst=20), 300, 280 / 20),
+            (takes(20, burst=20), 3000, 3000 / 20),
+            (takes(200, burst=200), 3000, 3000 / 200),
+            (takes(20, retry_after=1.0), 300, 300 / 20),
+            (takes(1), 60, 60),
+            (bears(20, "http_429"), 5000, 5000 / 20 * 0.1),
+            (bears(3, "http_429"), 500, 500 / 3 * 0.1),
+            (bears(20, "http_429", 1.0), 5000, 5000 / 20 * 0.1),
+        ]
+    ),
+)
+def test_a_host_that_means_it_is_asked_at_its_pace_and_nothing_is_lost(answer: Answer, count: int, best: float) -> None:
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * count))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 2 * best
+
+
+def test_503_for_more_than_so_many_at_once_is_a_limit_too() -> None:
+    play = Simulation(schedule(retries=2), bears(20, "http_503"))
+    play.run(rows(["http://a/"] * 5000))
+    assert sum(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values()) == 0
+    assert play.now < 2 * 5000 / 20 * 0.1
+
+
+@pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
+def test_refusals_by_chance_do_not_end_in_a_crawl(code: str) -> None:
+    play = Simulation(schedule(retries=5), at_random(0.3, code))
+    play.run(rows(["http://a/"] * 3000))
+    lost = sum(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert lost < 0.01 * 3000
+    assert play.now < 60
+
+
+@pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
+def test_a_host_that_refused_everything_for_seconds_soon_gets_all_there_is(code: str) -> None:
+    play = Simulation(schedule(retries=2), during(1.0, 4.0, code))
+    play.run(rows(["http://a/"] * 30_000))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 30_000 / 256 * 0.1 + 3 + 10
+
+
+def test_a_limit_by_the_minute_without_retry_after_is_waited_for() -> None:
+    asked: Counter[int] = Counter()
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        asked[int(now // 60)] += 1
+        return (0.05, OK) if asked[int(now // 60)] <= 100 else (0.02, refusing("http_429"))
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 400))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 2 * 4 * 60
+
+
+def test_a_host_that_refuses_for_ever_without_retry_after_is_given_up_within_minutes() -> None:
+    play = Simulation(schedule(), during(0.0, 1e9, "http_429"))
+    play.run(rows(["http://a/"] * 2000))
+    assert {f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure)} == {"http_429"}
+    assert play.now < 120
+    assert len(play.starts["a"]) < 60
+
+
+def test_a_503_that_asks_to_come_back_for_one_file_does_not_stop_its_host() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (0.1, refusing("http_503", 60.0)) if attempt.row.position == 1500 and now < 30 else (0.1, OK)
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 3000))
+    assert max(at for number, at in play.finished_at.items() if number != 1500) < 10
+    assert play.finished_at[1500] > 60
+
+
 def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
     def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
         return 0.1, Failure("fetch", "http_503", retry_after=3600.0)

@@ -64,6 +64,12 @@ def test_the_host_that_most_rows_wait_for_is_named() -> None:
     assert "slow.example (1,200 rows: 2 at once, by --max_per_host)" in judged(waiting("hosts"), hosts=[worst]).message
 
 
+def test_shuffling_is_advised_only_while_rows_of_other_hosts_may_come_and_are_not_shuffled() -> None:
+    for is_list_read, can_shuffle, expected in ((False, True, True), (True, True, False), (False, False, False)):
+        message = judged(waiting("hosts"), is_list_read=is_list_read, can_shuffle=can_shuffle).message
+        assert ("--shuffle" in message) is expected
+
+
 def test_an_outage_counts_before_everything_else() -> None:
     assert judged(metrics(waits={"answers": 6.0, "network": 4.0})).limit == "network"
 

@@ -67,6 +67,14 @@ def test_the_time_left_follows_the_recent_pace() -> None:
     assert snapshot.eta == pytest.approx(87_000 / 20, rel=0.1)
 
 
+def test_the_time_left_is_no_less_than_that_of_the_slowest_row() -> None:
+    watched = Watched(rows=1000)
+    watched.pass_time(9, rows_per_second=110)
+    watched.rows(0, worker="here:1", remaining=9.5, in_flight=2)
+    watched.rows(0, worker="here:2", remaining=3.0, in_flight=2)
+    assert watched.monitor.snapshot().eta == pytest.approx(9.5)
+
+
 def test_nothing_is_said_of_the_time_left_while_nothing_moves() -> None:
     watched = Watched(rows=1000)
     assert watched.monitor.snapshot().eta is None

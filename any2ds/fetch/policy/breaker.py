@@ -1,8 +1,9 @@
 """Distinguishes failures of ours (no network, route or name server) from failures of the hosts, and pauses for ours.
 
 The sign of an outage is silence: nothing comes in from anybody, and hosts that have answered before do not answer a
-probe either. A host that is down, or a list that ends in dead URLs, is not silent in that sense: the probes are
-answered. A failure during a silence is not the row's: the row is tried again, and no retry is used up.
+probe either, although each is asked for what it answered most quickly and gets several times as long. A host that is
+down, or a list that ends in dead or slow URLs, is not silent in that sense: the probes are answered. A failure that
+began with a silence is not the row's: the row is tried again, and no retry is used up.
 
 A state machine over a clock that is handed in; it neither sends nor waits.
 """
@@ -11,20 +12,22 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 
 from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import BROKEN_OFF, Failure
 from any2ds.fetch.engines.dns import asks_dns
-from any2ds.fetch.policy.hosts import Attempt
+from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt
 
 log = logging.getLogger(__name__)
 
 _QUIET = 2.0  # seconds without a sign of life, while transfers are in flight, before somebody is probed
-_SILENCE = 4.0  # seconds without one, and with a probe unanswered, that make an outage
+_SILENCE = 4.0  # seconds without one, and with the probes unanswered, that make an outage
+_TIMES = 5  # as long as its answer took before, a probe may take
 _FEW = 8  # transfers, or quick failures in doubt, that are not worth one
 _HASTE = 0.5  # seconds without one after which a failure in doubt stops new transfers and calls for a probe
 PROBE_EVERY = 2.0  # seconds
-PROBE_TIMEOUT = 10.0  # seconds for one probe
+_PROBED = 3  # hosts at once
 _WITNESSES = 8  # hosts that answered last, which are probed in turn
 _REMEMBERED = 16  # outages that failures are compared with
 MAX_EXCUSES = 5  # outages that one row may be caught in
@@ -34,13 +37,26 @@ _DNS_EXCUSES = 3  # the same where only the name servers are silent, which may b
 _FROM_THE_START = 200
 
 
+@dataclass(slots=True)
+class Witness:
+    """What a host has answered most quickly."""
+
+    url: str
+    seconds: float
+
+    @property
+    def patience(self) -> float:
+        """Seconds until a probe of it tells of an outage."""
+        return max(_SILENCE - _QUIET, _TIMES * self.seconds)
+
+
 class Breaker:
     """Watches over all transfers of one process. Pauses for at most `patience` seconds (0: for any time)."""
 
     def __init__(self, patience: float, now: float) -> None:
         self._patience = patience or float("inf")
         self._heard = now  # when the last sign of life came, or when there was last nothing to wait for
-        self._witnesses: OrderedDict[str, str] = OrderedDict()  # host -> URL that it answered, the last one at the end
+        self._witnesses: OrderedDict[str, Witness] = OrderedDict()  # by host; the next one to be probed is at the end
         self._outages: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._doubts: list[tuple[Attempt, Failure, float]] = []  # with the time of the failure
         self._in_flight = 0
@@ -48,8 +64,7 @@ class Breaker:
         self._quiet = 0.0  # seconds of silence, at the last look
         self._named = False  # one of them was resolved by a name server
         self._no_network = 0  # failures without a network, before anybody has answered
-        self._probes = 0  # without an answer
-        self._probing = now  # since when
+        self._answers_due: float | None = None  # when probes that nobody has answered prove an outage
         self._next_probe = 0.0
         self.paused = False
 
@@ -79,15 +94,20 @@ class Breaker:
             self._outages.append((self._heard, now))
             self.paused = False
         self._heard = now
-        self._probes = self._no_network = 0
+        self._answers_due = None
+        self._no_network = 0
         if attempt is not None and attempt.row.url is not None and not attempt.probe:
-            host = attempt.host.name
-            if host not in self._witnesses:
-                self._named = self._named or asks_dns(host.partition(":")[0])
-            self._witnesses[host] = attempt.row.url
-            self._witnesses.move_to_end(host)
-            if len(self._witnesses) > _WITNESSES:
-                self._witnesses.popitem(last=False)
+            self._note(attempt.host.name, Witness(attempt.row.url, now - attempt.started))
+
+    def _note(self, host: str, witness: Witness) -> None:
+        known = self._witnesses.get(host)
+        if known is None:
+            self._named = self._named or asks_dns(host.partition(":")[0])
+        if known is None or witness.seconds <= known.seconds:
+            self._witnesses[host] = witness
+        self._witnesses.move_to_end(host)
+        if len(self._witnesses) > _WITNESSES:
+            self._witnesses.popitem(last=False)
 
     def doubts(self, attempt: Attempt, failure: Failure, now: float) -> bool:
         """Whether the cause of a failure is still unknown; `judged` returns it as soon as it is known."""
@@ -131,26 +151,30 @@ class Breaker:
         if not (in_flight or self.paused or self._doubts):
             self._heard = now
         self._quiet = now - self._heard
-        # A probe that has just left proves nothing yet, however long the only transfer has been silent.
-        if self._quiet >= _SILENCE and self._probes and now - self._probing >= _SILENCE - _QUIET:
+        # Probes that have just left prove nothing yet, however long the only transfer has been silent.
+        if self._quiet >= _SILENCE and self._answers_due is not None and now >= self._answers_due:
             self._pause()
         if self.paused and self._quiet > self._patience:
             raise NetworkDown(f"nothing has answered for {self._quiet:.0f} s, not even hosts that did before")
 
-    def probe(self, now: float) -> str | None:
-        """A URL to ask for now, only to see whether anything comes back."""
+    def probes(self, now: float) -> list[Witness]:
+        """What to ask for now, only to see whether anything comes back."""
         if not self._witnesses or now < self._next_probe:
-            return None
+            return []
         worth_it = self._quiet >= _HASTE if self._urgent else self._quiet >= _QUIET and self._in_flight >= _FEW
         if not (worth_it or self.paused):
-            return None
+            return []
         self._next_probe = now + PROBE_EVERY
-        self._probing = self._probing if self._probes else now
-        self._probes += 1
-        host, url = self._witnesses.popitem(last=True)
-        self._witnesses[host] = url
+        chosen = [self._next_witness() for _ in range(min(_PROBED, len(self._witnesses)))]
+        if self._answers_due is None:
+            self._answers_due = now + max(witness.patience for witness in chosen)
+        return chosen
+
+    def _next_witness(self) -> Witness:
+        host, witness = self._witnesses.popitem(last=True)
+        self._witnesses[host] = witness
         self._witnesses.move_to_end(host, last=False)
-        return url
+        return witness
 
     def try_one(self, now: float) -> bool:
         """Whether one transfer may start although others have to wait: where nobody can be probed, a row must do."""
@@ -165,7 +189,12 @@ class Breaker:
         self.paused = True
 
     def _excuses(self, attempt: Attempt, failure: Failure, at: float) -> bool:
-        if self.paused or any(attempt.started < end and start < at for start, end in self._outages):
-            return True
+        silent_from = max(attempt.started, attempt.heard)
+        outages = [*self._outages, (self._heard, at)] if self.paused else self._outages
+        for start, end in outages:
+            overlaps = silent_from < end and start < at
+            # What had waited for longer when the silence began than it had still to wait, failed for its own reasons.
+            if overlaps and (failure.code not in TIMEOUTS or start - silent_from <= at - start):
+                return True
         # Hosts whose addresses are known may answer while the name servers do not.
         return failure.blame == "us" and self._named and attempt.excuses < _DNS_EXCUSES

@@ -1,11 +1,7 @@
 """The limits of one host: transfers at once and the time between their starts, adapted to its answers.
 
-The number at once grows by one with each answer while the host is new (so it doubles per round trip), is halved when
-the host is in trouble, and then grows by one per round: what TCP does with a network. Trouble is a 429 or 503, or more
-timeouts than answers lately; a few are more likely due to the files. A host that answers 429 or 503 to one
-transfer at a time is asked less and less often. A host that only ever lets us wait counts as down for a minute, so that
-thousands of its rows cost no more time than a few; so does one that refuses again and again after the wait that it
-asked for.
+How much it gets is up to its `Allowance`. A host that only ever lets us wait counts as down for a minute, so that
+thousands of its rows cost no more time than a few; so does one that goes on to refuse everything.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
+from any2ds.fetch.policy.allowance import Allowance
 from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share
 
 if TYPE_CHECKING:
@@ -28,14 +25,13 @@ if TYPE_CHECKING:
 UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
 _LEAST_FIRST = 2.0  # of each of many fetchers
-_FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
-MOST_DELAY = 60.0
-_ONE_ROUND = 1.0  # seconds: answers within this time after a cut belong to the time before it
 _BUSY = frozenset({"http_429", "http_503"})
 TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
-_REFUSALS = 5  # rounds of nothing but 429 and 503, each after the wait that it asked for, that make it count as down
+# Rounds of nothing but 429 and 503 that make it count as down: each after the wait that it asked for, or after pauses
+# of ours, which take 64 s together: limits by the minute are usual.
+_REFUSALS, _REFUSALS_UNASKED = 5, 9
 _DOWN = 60.0  # seconds until a host that is down is asked again
 _FEW_TIMEOUTS = 3  # up to here they prove nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
@@ -56,19 +52,15 @@ class Host:
     __slots__ = (
         "_answers",
         "_counted_from",
-        "_cut_at",
-        "_delay",
         "_floor",
         "_freed",
         "_fresh",
-        "_limit",
         "_most",
-        "_refusals",
         "_silence",
-        "_slow_start",
         "_spacing",
         "_started",
         "_timeouts",
+        "allowance",
         "blocked_at",
         "deferred",
         "down_as",
@@ -101,7 +93,6 @@ class Host:
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self.silent = True  # it has not answered lately, or not after the last timeout
         self._silence = 0  # timeouts since its last answer
-        self._refusals = 0  # rounds of 429 and 503 since its last other answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then it is somebody else's turn
         self.policy = policy
@@ -115,24 +106,22 @@ class Host:
         self.slot: int | None = None  # that the next one gets
         self.blocked_at = -math.inf  # when others were last seen to have all slots
         self._most = policy.max_per_host
-        self._delay = self._floor = policy.host_delay
-        self._limit = min(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
+        self._floor = policy.host_delay  # seconds between two starts of this fetcher
+        self.allowance = Allowance(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
         if not share.is_all:
             self.divide(share)
-        self._slow_start = True
-        self._cut_at = -_ONE_ROUND
         self._answers = self._timeouts = 0  # lately
         self._counted_from = 0.0
 
     @property
     def limit(self) -> int:
         """Transfers at once that it gets at present."""
-        return int(self._limit)
+        return max(1, int(self.allowance.size))
 
     @property
     def delay(self) -> float:
         """Seconds between two starts at present."""
-        return self._delay
+        return max(self._floor, self.allowance.delay)
 
     @property
     def answers(self) -> bool:
@@ -141,12 +130,12 @@ class Host:
 
     @property
     def has_slot(self) -> bool:
-        return self.in_flight < self._limit
+        return self.in_flight < self.allowance.size
 
     def may_start(self, now: float, time_of_day: float = 0.0, lead: float = LEAST_LEAD) -> bool:
         """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`, and
         `lead` the seconds that it takes to announce what outlasts a turn."""
-        if self.in_flight >= self._limit or self.not_before > now:
+        if self.in_flight >= self.allowance.size or self.not_before > now:
             return False
         return not self.takes_turns or self._has_turn(now, time_of_day, lead)
 
@@ -200,7 +189,7 @@ class Host:
         self._freed = set()
         self._fresh = (slot for part in own.parts for slot in part.slots if slot not in self.slots)
         self._most = own.most
-        self._limit = min(self._limit, float(own.most))
+        self.allowance.set_most(float(own.most))
         if self.shared_until == self.not_before:
             self.not_before = self._started + self._spacing
         self._space()
@@ -213,49 +202,51 @@ class Host:
 
     def start(self, now: float) -> None:
         self.in_flight += 1
-        if self._delay:
+        if delay := self.delay:
             self._started = max(self.not_before, now)
-            self.not_before = self._started + self._delay
-            if self.share is not None and self._delay == self._floor:
+            self.not_before = self._started + delay
+            if self.share is not None and delay == self._floor:
                 self.shared_until = self.not_before
 
-    def learn(self, outcome: Payload | Failure, now: float) -> None:
-        """Take how a transfer ended into account."""
+    def learn(self, outcome: Payload | Failure, now: float, started: float) -> None:
+        """Take into account how a transfer ended that was started at this time."""
         if now - self._counted_from > _MEMORY:
             self._answers //= 2
             self._timeouts //= 2
             self._counted_from = now
-        if isinstance(outcome, Failure):
-            if outcome.retry_after:
-                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.policy.max_retry_after))
-            if outcome.code not in TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
-                self._silence = 0
-            if outcome.code in _BUSY:
-                if self._cut(now, busy=True) and outcome.retry_after:
-                    self._refusals += 1
-                    if self._refusals >= _REFUSALS:
-                        self.down_until, self.down_as = now + _DOWN, outcome
-            elif outcome.code in TIMEOUTS:
-                self._timeouts += 1
-                self._silence += outcome.received < _SIGN_OF_LIFE
-                if self._silence and not self._answers:
-                    self._limit = min(self._limit, max(1.0, float(SILENCE - self._silence)))
-                    if self._silence >= SILENCE:
-                        self.down_until, self.down_as = now + _DOWN, None
-                if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
-                    self._cut(now, busy=False)
-            else:
-                self._answers += 1
-                self._refusals = 0
-            self.silent = not self._answers or self._silence > 0
-            return
-        self._silence = self._refusals = 0
-        self._answers += 1
-        self.silent = False
-        if self._limit < self._most:
-            self._limit = min(self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._most))
-        if self._delay > self._floor:
-            self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
+        code = "" if isinstance(outcome, Payload) else outcome.code
+        if isinstance(outcome, Payload) or code not in _BUSY | TIMEOUTS:
+            self._silence = 0
+            self._answers += 1
+            self.silent = False
+            self.allowance.answered(now, started)
+        elif code in TIMEOUTS:
+            self._learn_timeout(outcome, now, started)
+        else:
+            self._learn_refusal(outcome, now, started)
+
+    def _learn_refusal(self, refusal: Failure, now: float, started: float) -> None:
+        allowance, asked = self.allowance, refusal.retry_after
+        self._silence = 0
+        self.silent = not self._answers
+        pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
+        if asked and (refusal.code == "http_429" or pause is not None or allowance.refuses_much):
+            pause = asked  # otherwise it asks for this file alone
+        if pause:
+            self.not_before = max(self.not_before, now + min(pause, self.policy.max_retry_after))
+        if allowance.fruitless >= (_REFUSALS if asked else _REFUSALS_UNASKED):
+            self.down_until, self.down_as = now + _DOWN, refusal
+
+    def _learn_timeout(self, timeout: Failure, now: float, started: float) -> None:
+        self._timeouts += 1
+        self._silence = self._silence + 1 if timeout.received < _SIGN_OF_LIFE else 0
+        if self._silence and not self._answers:
+            self.allowance.limit_to(max(1.0, float(SILENCE - self._silence)))
+            if self._silence >= SILENCE:
+                self.down_until, self.down_as = now + _DOWN, None
+        if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
+            self.allowance.timed_out(now, started, self.in_flight)
+        self.silent = not self._answers or self._silence > 0
 
     @property
     def waiting(self) -> int:
@@ -265,20 +256,26 @@ class Host:
     def load(self, now: float) -> HostLoad:
         return HostLoad(self.name, self.waiting, self.in_flight, self.limit, self._why(now))
 
+    def seconds_left(self, now: float) -> float:
+        """How long the rows that wait for it take at the present pace."""
+        each = max(self.delay, self.allowance.latency / self.limit)
+        return max(0.0, self.not_before - now) + self.waiting * each
+
     def _why(self, now: float) -> str:
         """Why rows wait for it, as text for users."""
         most = self._most
         if self.down_until > now:
             return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
-        if self.not_before > now and self.shared_until == self.not_before and not self._delay:
+        delay = self.delay
+        if self.not_before > now and self.shared_until == self.not_before and not delay:
             return f"it is the turn of other processes for {self.not_before - now:.0f} s"
-        if self.not_before > now + max(1.0, self._delay):
+        if self.not_before > now + max(1.0, delay):
             return f"asks us to come back in {self.not_before - now:.0f} s"
-        if self._delay > self._floor:
-            return f"refuses more: asked every {self._delay:.2g} s"
-        if self._delay:
+        if delay > self._floor:
+            return f"refuses more: asked every {delay:.2g} s"
+        if delay:
             whose = "" if self.share is None else f" by this process, every {self._spacing:.2g} s by all"
-            return f"asked every {self._delay:.2g} s{whose}, as it or --host_delay wants it"
+            return f"asked every {delay:.2g} s{whose}, as it or --host_delay wants it"
         if not self.queue:
             return "its rows are tried again later"
         if self.in_flight >= most:
@@ -288,11 +285,11 @@ class Host:
     @property
     def proven(self) -> bool:
         """Whether it bears a good deal more than one that nothing is known of gets."""
-        return self._limit >= 2 * FIRST_AT_ONCE
+        return self.allowance.size >= 2 * FIRST_AT_ONCE
 
     def forgettable(self, now: float) -> bool:
         """Whether nothing about it is worth keeping."""
-        return self._slow_start and not self.busy and max(self.not_before, self.down_until) <= now
+        return not self.allowance.is_reduced and not self.busy and max(self.not_before, self.down_until) <= now
 
     @property
     def busy(self) -> bool:
@@ -300,9 +297,8 @@ class Host:
 
     def _space(self) -> None:
         """Leave as much time between starts as all fetchers together need."""
-        share, floor = self.share, self._floor
+        share = self.share
         self._floor = self._spacing if share is None else share.interval(self._spacing)
-        self._delay = self._floor if self._delay <= floor else max(self._delay, self._floor)
         self.takes_turns = share is not None and (share.has_turns or self._spacing > 0)
 
     def _has_turn(self, now: float, time_of_day: float, lead: float) -> bool:
@@ -313,17 +309,6 @@ class Host:
             return True
         self.wait_for_others(start)
         return False
-
-    def _cut(self, now: float, busy: bool) -> bool:
-        """Whether this is the first trouble of its round; the others prove nothing new."""
-        if now - self._cut_at < _ONE_ROUND:
-            return False
-        self._cut_at = now
-        self._slow_start = False
-        if busy and self._limit <= 1.0:
-            self._delay = min(MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
-        self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)
-        return True
 
 
 @dataclass(slots=True, eq=False)

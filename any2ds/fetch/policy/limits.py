@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from any2ds.config.options import FetchOptions
-from any2ds.fetch.policy.hosts import MOST_DELAY
+from any2ds.fetch.policy.allowance import MOST_DELAY
 from any2ds.fetch.policy.schedule import LOOKS, MAX_BACKOFF
 
 _GRACE = 30.0  # seconds

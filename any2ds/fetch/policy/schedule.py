@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.failures import Failure
@@ -28,8 +29,8 @@ from any2ds.storage.stores import SERVERS
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
-# A 429 or 503 with Retry-After is repeated later and does not count as an attempt, up to this number.
-MAX_DEFERRALS = 5
+# A 429, or a 503 with Retry-After, is repeated later and does not count as an attempt, up to this number.
+MAX_DEFERRALS = 8
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
@@ -42,7 +43,6 @@ _MANY = 64  # fewer transfers than this are meant as a limit, also for those tha
 _AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
-_WAIT_CODES = frozenset({"http_429", "http_503"})
 
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
 # ISDN channel: a line that serves files today is faster, and what drips (500 bytes/s) ends soon after `timeout`.
@@ -58,6 +58,13 @@ def spare_transfers(options: FetchOptions, most: int) -> int:
     if options.fetcher != "curl" or wanted < _MANY:
         return 0
     return max(0, min(wanted, _MOST_SOCKETS - most))
+
+
+class Outlook(TypedDict):
+    """Gauges of `Traffic`."""
+
+    hosts: tuple[HostLoad, ...]
+    remaining: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +158,20 @@ class Schedule:
         """Whether all connections are busy."""
         return self.in_flight - min(self._late, self.spare) >= self.slots
 
-    def worst(self, now: float, most: int = 5) -> tuple[HostLoad, ...]:
-        """The hosts that most rows wait for; it looks at all of them."""
+    def outlook(self, now: float, most: int = 5) -> Outlook:
+        """What is still to come; it looks at all hosts, and at all transfers that have taken long."""
         waited_for = [host for host in self._hosts.values() if host.queue or host.deferred]
-        return tuple(host.load(now) for host in heapq.nlargest(most, waited_for, key=lambda host: host.waiting))
+        worst = heapq.nlargest(most, waited_for, key=lambda host: host.waiting)
+        remaining = [host.seconds_left(now) for host in waited_for]
+        remaining += [due - now for due, _, _ in self._later]
+        remaining += [self._seconds_left(attempt, now) for _, _, attempt in self._looked_at if attempt.running]
+        return {"hosts": tuple(host.load(now) for host in worst), "remaining": max(remaining, default=0.0)}
+
+    def _seconds_left(self, attempt: Attempt, now: float) -> float:
+        """How long a transfer may go on: about as long as others, or once it is late to the end of its time."""
+        expected = attempt.started + max(_LEAST_LATE, _LATE * self._latency)
+        end = self._end_of(attempt)
+        return (expected if now < expected or end == float("inf") else end) - now
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
@@ -228,7 +245,7 @@ class Schedule:
             self._release(attempt)
         else:
             host.deferred -= 1
-        host.learn(outcome, now)
+        host.learn(outcome, now, attempt.started)
         if host.queue:
             self._go_on_with(host, now)
         if isinstance(outcome, Payload):
@@ -251,7 +268,7 @@ class Schedule:
         """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
         if failure is not None:
-            attempt.host.learn(failure, now)
+            attempt.host.learn(failure, now, attempt.started)
             if attempt.host.queue:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
@@ -354,12 +371,13 @@ class Schedule:
         """Schedule another attempt after a failure; False if there is none."""
         if not failure.transient:
             return False
-        wait = self.backoff(attempt.number)
+        wait = self.backoff(attempt.number + attempt.deferrals)
         number, deferrals = attempt.number + 1, attempt.deferrals
-        if failure.code in _WAIT_CODES and failure.retry_after is not None:
-            if failure.retry_after > attempt.host.policy.max_retry_after:
+        if failure.code == "http_429" or (failure.code == "http_503" and failure.retry_after is not None):
+            retry_after = failure.retry_after or 0.0
+            if retry_after > attempt.host.policy.max_retry_after:
                 return False
-            wait += failure.retry_after
+            wait += retry_after
             if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:

@@ -98,7 +98,8 @@ class ShardPlan:
             total = rows if rows is not None else planned / share if share else planned
             to_come += round(max(0.0, total - planned) * (1 - 1 / self._rank.world_size))
         passed_over = self._passed_over + to_come
-        return Outlook(rows, planned, share, passed_over if rows is None else min(passed_over, rows))
+        passed_over = passed_over if rows is None else min(passed_over, rows)
+        return Outlook(rows, planned, share, passed_over, self._config.input.shuffle is None)
 
     # --- while the list is read ---
 

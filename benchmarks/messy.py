@@ -29,7 +29,7 @@ from typing import ClassVar
 
 import pyarrow.parquet as pq
 
-sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds and the tests' pictures, where they are not installed
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds and tests, where not installed
 
 from tests.support.pictures import jpeg_of, photograph
 

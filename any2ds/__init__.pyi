@@ -331,7 +331,7 @@ def download(
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
         block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -468,7 +468,7 @@ def retry(
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
         block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -748,7 +748,7 @@ def estimate(
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
         block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -1121,7 +1121,7 @@ def build(
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
         block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)

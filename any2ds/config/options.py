@@ -397,7 +397,7 @@ class FetchOptions:
         "refuse loopback, private addresses and file://, for untrusted lists", boolean, False
     )
     allow_link_local: bool = option(
-        "fetch from link-local addresses, cloud metadata among them",
+        "fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine",
         boolean,
         False,
         needs="not block_private_addresses",

@@ -133,8 +133,8 @@ def _committed(output: OutputFolder, shard: str) -> list[str]:
     for name in names:
         if not isinstance(name, str) or not is_of_shard(name, shard):
             raise OutputError(
-                f"{output.url!r}: {commit} names {name!r}, which is no file of shard {shard}: any2ds has not written it;"
-                f" remove the folder {SWAP_FOLDER}/{shard}"
+                f"{output.url!r}: {commit} names {name!r}, which is no file of shard {shard}: any2ds has not written"
+                f" it; remove the folder {SWAP_FOLDER}/{shard}"
             )
     return names
 

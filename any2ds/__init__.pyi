@@ -184,6 +184,31 @@ def download(
     ignore_ssl_certificate: bool = False,
     disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
+    allow_schemes: str
+    | _Sequence[
+        Literal[
+            "abfs",
+            "abfss",
+            "adl",
+            "az",
+            "file",
+            "gcs",
+            "gs",
+            "hdfs",
+            "hf",
+            "memory",
+            "oci",
+            "oss",
+            "s3",
+            "s3a",
+            "sftp",
+            "smb",
+            "ssh",
+            "tos",
+            "webhdfs",
+        ]
+    ]
+    | None = None,
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
@@ -330,8 +355,9 @@ def download(
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
+        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -401,6 +427,31 @@ def retry(
     ignore_ssl_certificate: bool = False,
     disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
+    allow_schemes: str
+    | _Sequence[
+        Literal[
+            "abfs",
+            "abfss",
+            "adl",
+            "az",
+            "file",
+            "gcs",
+            "gs",
+            "hdfs",
+            "hf",
+            "memory",
+            "oci",
+            "oss",
+            "s3",
+            "s3a",
+            "sftp",
+            "smb",
+            "ssh",
+            "tos",
+            "webhdfs",
+        ]
+    ]
+    | None = None,
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
@@ -467,8 +518,9 @@ def retry(
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
+        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -598,6 +650,31 @@ def estimate(
     ignore_ssl_certificate: bool = False,
     disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
+    allow_schemes: str
+    | _Sequence[
+        Literal[
+            "abfs",
+            "abfss",
+            "adl",
+            "az",
+            "file",
+            "gcs",
+            "gs",
+            "hdfs",
+            "hf",
+            "memory",
+            "oci",
+            "oss",
+            "s3",
+            "s3a",
+            "sftp",
+            "smb",
+            "ssh",
+            "tos",
+            "webhdfs",
+        ]
+    ]
+    | None = None,
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
@@ -747,8 +824,9 @@ def estimate(
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
+        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
@@ -985,6 +1063,31 @@ def build(
     ignore_ssl_certificate: bool = False,
     disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
+    allow_schemes: str
+    | _Sequence[
+        Literal[
+            "abfs",
+            "abfss",
+            "adl",
+            "az",
+            "file",
+            "gcs",
+            "gs",
+            "hdfs",
+            "hf",
+            "memory",
+            "oci",
+            "oss",
+            "s3",
+            "s3a",
+            "sftp",
+            "smb",
+            "ssh",
+            "tos",
+            "webhdfs",
+        ]
+    ]
+    | None = None,
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
     hosts: Mapping[str, Mapping[str, Any]] | None = None,
@@ -1120,8 +1223,9 @@ def build(
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
-        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
+        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)

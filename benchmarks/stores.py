@@ -68,7 +68,13 @@ def items(bucket: Bucket, scratch: Path, rows: int) -> None:
     for name, base in (("s3", "s3://bucket"), ("http", f"{bucket.url}/bucket")):
         urls = write_list(scratch / f"{name}.txt", [f"{base}/items/{n}" for n in range(rows)])
         before = bucket.requests
-        seconds, cpu = timed(bucket, urls, "--output_format=webdataset", f"--output_folder={scratch}/items-{name}")
+        seconds, cpu = timed(
+            bucket,
+            urls,
+            "--output_format=webdataset",
+            "--allow_schemes=s3",
+            f"--output_folder={scratch}/items-{name}",
+        )
         asked, each = (bucket.requests - before) / rows, cpu / rows * 1000
         print(
             f"items by {name}: {rows / seconds:.0f}/s, {asked:.1f} requests and {each:.2f} ms of CPU each", flush=True

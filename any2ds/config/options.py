@@ -30,6 +30,7 @@ from any2ds.config.parsers import (
     HashCheck,
     HashChecks,
     Parser,
+    allowed_schemes,
     bit_rate,
     boolean,
     byte_count,
@@ -393,11 +394,20 @@ class FetchOptions:
         one_of("public", "respect", "ignore"),
         "public",
     )
+    allow_schemes: tuple[str, ...] | None = option(
+        "schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your"
+        " rights and credentials, whoever wrote the list",
+        optional(allowed_schemes),
+        None,
+        "none",
+    )
     block_private_addresses: bool = option(
-        "refuse loopback, private addresses and file://, for untrusted lists", boolean, False
+        "refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names",
+        boolean,
+        False,
     )
     allow_link_local: bool = option(
-        "fetch from link-local addresses, cloud metadata among them",
+        "fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine",
         boolean,
         False,
         needs="not block_private_addresses",

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError, UsageError
+from any2ds.core.schemes import GUARDED, WEB
 
 Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
@@ -657,6 +658,20 @@ def stores() -> Any:
         secret(optional(storage_options)),
         None,
     )
+
+
+_guarded_scheme = one_of(*sorted(GUARDED))
+
+
+def allowed_schemes(value: Any) -> tuple[str, ...]:
+    """Schemes that rows may have only if they are named; written as `s3`, `s3:` or `s3://`."""
+    schemes = [name.strip().lower().rstrip(":/") for name in names(value)]
+    if free := [scheme for scheme in schemes if scheme in WEB | {"data"}]:
+        raise ValueError(f"schemes other than {free[0]}, which needs no leave: {', '.join(sorted(GUARDED))}")
+    return tuple(dict.fromkeys(map(_guarded_scheme, schemes)))
+
+
+_with_choices(allowed_schemes, lambda: tuple(sorted(GUARDED)))
 
 
 def failure_codes(value: Any) -> tuple[str, ...]:

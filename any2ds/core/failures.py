@@ -40,12 +40,18 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_url": FailureCode(
         False,
         "not a URL: empty, without a scheme or without a host",
-        "Correct these rows of the list, or name another column with --url_col.",
+        "Correct these rows, or name another column with --url_col; a path is written file:///..., with"
+        " --allow_schemes=file.",
     ),
     "unsupported_scheme": FailureCode(
         False,
         "a URL with a scheme that any2ds cannot download",
         "Replace these URLs by http(s)://, ftp://, s3:// or another scheme that fsspec knows.",
+    ),
+    "scheme_not_allowed": FailureCode(
+        False,
+        "a file of this machine, or of a store, which a list may ask for only if the run allows it",
+        "If you trust the list: --allow_schemes=file (or s3 …), in any2ds retry with --codes=scheme_not_allowed.",
     ),
     "missing_extra": FailureCode(
         False,

@@ -142,6 +142,12 @@ def finished_shards(names: Iterable[str]) -> frozenset[int]:
     return frozenset(int(match[1]) for match in matches if match)
 
 
+def is_of_shard(name: str, shard: str) -> bool:
+    """Whether a file or folder called `name` can be one of the shard that is called `shard`."""
+    out_of_sight = (f"{METADATA_FOLDER}/{shard}{METADATA_END}", f"{KEPT_FOLDER}/{shard}{KEPT_END}")
+    return name in out_of_sight or re.fullmatch(rf"{re.escape(shard)}(_stats\.json|\.[^/]+)?", name) is not None
+
+
 MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
 _KERNEL_LOCK = ".flock"
 _MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.plugins import missing_extra
-from any2ds.fetch.urls import FILE_SYSTEMS, environment_has_proxy, normalize, scheme_of
+from any2ds.core.schemes import FILE_SYSTEMS
+from any2ds.fetch.urls import environment_has_proxy, normalize, scheme_of
 from any2ds.storage.stores import Stores
 
 if TYPE_CHECKING:

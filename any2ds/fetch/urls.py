@@ -6,13 +6,8 @@ import os
 import re
 
 from any2ds.core.failures import Failure
-from any2ds.storage.stores import OBJECT_STORES, SERVERS
+from any2ds.core.schemes import FILE_SYSTEMS, WEB
 
-WEB = frozenset({"http", "https", "ftp", "ftps"})
-# Of what fsspec knows, not those that open further URLs (simplecache, zip, reference …), run programs (git) or speak
-# for something that is running here (jupyter, dask).
-LOCAL = frozenset({"file", "memory"})  # what lies on this machine
-FILE_SYSTEMS = OBJECT_STORES | (SERVERS - WEB) | LOCAL | {"data", "hf"}
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
@@ -23,6 +18,7 @@ _PLAIN = re.compile(
 # The standard lets these characters stand in a host; no name server knows one with them, and libcurl refuses them.
 _NO_HOST = re.compile(r"[a-z]+://(?:[^/?#@]*@|(?![^/?#@]*@))[^/?#]*?[!\"$&'()*+,;=`{}]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
+_PATH = re.compile(r"/(?!/)|\.{1,2}/|~[^/]*/|[A-Za-z]:[\\/]")  # how a path of this machine begins
 
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _AUTHORITY = re.compile(r"([a-z][a-z0-9+.\-]*)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
@@ -40,6 +36,8 @@ def normalize(url: str | None) -> str | Failure:
         return Failure("fetch", "bad_url", f"the URL is longer than {LONGEST} characters")
     if _PLAIN.fullmatch(url):
         return url
+    if _PATH.match(url):
+        return Failure("fetch", "bad_url", "a path, not a URL: write file:///... and give --allow_schemes=file")
     match = _SCHEME.match(url)
     if match is None:
         return Failure("fetch", "bad_url", "the URL has no scheme such as https://")

@@ -12,8 +12,8 @@ from rich.text import Text
 from any2ds.core import text
 from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
+from any2ds.core.schemes import FILE_SYSTEMS, WEB
 from any2ds.core.terminal.stderr import joined, write_parts
-from any2ds.fetch.urls import FILE_SYSTEMS, WEB
 from any2ds.forecast.transfers import Interval, distribution, quantile
 
 if TYPE_CHECKING:

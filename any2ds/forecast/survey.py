@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from any2ds.config.options import Config
 from any2ds.core.errors import ReadError
 from any2ds.core.failures import Failure
+from any2ds.core.schemes import FILE_SYSTEMS, WEB
 from any2ds.fetch.policy.schedule import host_name
 from any2ds.fetch.profiles import Profiles
-from any2ds.fetch.urls import FILE_SYSTEMS, WEB, normalize
+from any2ds.fetch.urls import normalize
 from any2ds.forecast.sketches import DistinctSample, FrequentItems
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.blocks import RandomPart, can_be_read_in_blocks

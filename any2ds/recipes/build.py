@@ -252,7 +252,8 @@ class RecipeBuild:
             shutil.rmtree(folder, ignore_errors=True)
             samples = {**self._generate(folder, output), "state": state}
             spool.record(folder, samples)
-        return self._with_members(samples["members"])._make_shards(output, lock, folder, samples)
+        made = self._with_members(samples["members"])._with_schemes(samples.get("allow_schemes", ()))
+        return made._make_shards(output, lock, folder, samples)
 
     def _with_members(self, of_rows: Mapping[str, Any] | None) -> RecipeBuild:
         """The same where the rows of its splits have several URLs, with the options `of_rows`; those of the command
@@ -269,6 +270,12 @@ class RecipeBuild:
         check_members(config)
         self._check_steps(config)
         return replace(self, config=config)
+
+    def _with_schemes(self, of_rows: Iterable[str]) -> RecipeBuild:
+        """The same where rows may also have the schemes that the recipe allows."""
+        fetch = self.config.fetch
+        allowed = (*(fetch.allow_schemes or ()), *of_rows)
+        return replace(self, config=replace(self.config, fetch=replace(fetch, allow_schemes=allowed or None)))
 
     def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
         """Make the shards that are missing, and then what is told of all of them."""
@@ -447,7 +454,12 @@ class RecipeBuild:
             raise UsageError(
                 f"{recipe.full_name}: if rows of a split have several URLs, those of the others have the same"
             )
-        return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
+        return {
+            "splits": made,
+            "download_bytes": dl.bytes,
+            "members": members[0] if members else None,
+            "allow_schemes": sorted({scheme for split in made.values() for scheme in split.get("allow_schemes", ())}),
+        }
 
     def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
@@ -472,10 +484,12 @@ class RecipeBuild:
 
     def _spooled(self, folder: Path, split: GivenSplit) -> dict[str, Any]:
         name, is_sorted, record = split.name, self.info.disable_shuffling, None
+        schemes: tuple[str, ...] = ()
         rows = split.rows(self.recipe)
         if rows is not None:
-            from any2ds.recipes.url_rows import member_record, members_of, spool_rows
+            from any2ds.recipes.url_rows import member_record, members_of, schemes_of, spool_rows
 
+            schemes = schemes_of(rows)
             members = members_of(rows, self.features, name)
             record = member_record(rows, self.features, members)
             self._with_members(record)  # what cannot be is refused before anything is read
@@ -486,7 +500,7 @@ class RecipeBuild:
             self._spool_samples(split.samples, into, name)
         into.flush()
         found = {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
-        return {**found, "members": record}
+        return {**found, "members": record, "allow_schemes": schemes}
 
     def _spool_samples(self, samples: Iterable[Any], into: Spool, split: str) -> None:
         skipped, skip = tuple(self.recipe.SKIPPED), self.recipe.skip

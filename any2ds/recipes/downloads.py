@@ -33,6 +33,7 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import MissingExtra, RunError, UsageError, error_text, redacted
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
+from any2ds.core.schemes import GUARDED
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import size as shown_size
 from any2ds.fetch.fetcher import UrlFetcher
@@ -248,6 +249,7 @@ class Downloads:
             robots="ignore",
             disallowed_header_directives=None,
             max_file_bytes=1 << 62,
+            allow_schemes=tuple(GUARDED),
             retries=max(_RETRIES, self._options.fetch.retries),
         )
         stores = Stores(self._options.storage.storage_options)

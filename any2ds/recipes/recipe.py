@@ -64,6 +64,8 @@ class UrlRows:
     key_col: str | None = None  # the column of the keys; default: `key` if there is one, else the number of the row
     columns: Mapping[str, str] | None = None  # feature -> the column that holds it; default: the one of its name
     input_format: str | None = None
+    # Schemes of URLs that rows may have besides http, https, ftp, ftps and data: ("file", "s3")
+    allow_schemes: Sequence[str] = ()
     # Feature -> options of files that it has in place of those of `build`: {"mask": {"encode_format": "png"}}
     member_options: Mapping[str, Mapping[str, Any]] | None = None
 

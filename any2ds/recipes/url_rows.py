@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from any2ds.config.media import member_options
 from any2ds.config.options import Config, InputOptions
-from any2ds.config.parsers import url_columns
+from any2ds.config.parsers import allowed_schemes, url_columns
 from any2ds.core.errors import MissingColumns, UsageError
 from any2ds.core.members import ALL, ANY, Members
 from any2ds.core.members import columns_of as columns_of_members
@@ -100,6 +100,14 @@ def member_record(rows: UrlRows, features: Features, members: Mapping[str, str])
     require = ALL if len(needed) == len(members) else ",".join(needed) or ANY
     options = None if rows.member_options is None else member_options(rows.member_options)
     return {"url_col": url_columns(rows.url_col), "require": require, "member_options": options}
+
+
+def schemes_of(rows: UrlRows) -> tuple[str, ...]:
+    """The schemes that the recipe allows its rows. Raises UsageError for what is none."""
+    try:
+        return allowed_schemes(rows.allow_schemes) if rows.allow_schemes else ()
+    except ValueError as error:
+        raise UsageError(f"UrlRows: invalid allow_schemes={rows.allow_schemes!r}: expected {error}") from None
 
 
 def _columns(rows: UrlRows, features: Features) -> dict[str, str]:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import stat
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from any2ds.core import layout, plugins, suggestions
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.storage.disk.space import RemoteSpace, Room
-from any2ds.storage.disk.staging import staging
+from any2ds.storage.disk.staging import shared_root, staging
 from any2ds.storage.local import LocalStore
 from any2ds.storage.patience import PATIENT
 from any2ds.storage.reading import opened, patiently, version_of
@@ -455,5 +454,4 @@ class OutputFolder:
         """Where shards are written before they are published: on the disk of the result, if that is local."""
         if self.is_local and self._staging_dir is None:
             return Path(self.path) / layout.TEMPORARY_FOLDER
-        user = os.getuid() if hasattr(os, "getuid") else "all"
-        return (self._staging_dir or Path(tempfile.gettempdir())) / f"any2ds-staging-{user}"
+        return shared_root(self._staging_dir)

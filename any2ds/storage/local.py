@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core import layout
+from any2ds.core.errors import OutputError
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import remove, staging
@@ -32,7 +33,7 @@ class LocalStore:
 
     def create_folder(self, name: str) -> None:
         """Its own name is on the disk, too: what is going to be in it may have to be found after a power failure."""
-        self._flush_folders(make_folders(self._root / name))
+        self._flush_folders(make_folders(self._path(f"{name}/")))
 
     def names(self, folder: str, beginning: str = "") -> list[str]:
         return os.listdir(self._root / folder)
@@ -88,7 +89,7 @@ class LocalStore:
         changed: set[Path] = set()
         with ExitStack() as stack:
             for name, staged in files.items():
-                target = self._root / name
+                target = self._path(name)
                 changed.update(make_folders(target.parent))
                 here = staged if staged.stat().st_dev == self._root.stat().st_dev else self._brought_over(staged, stack)
                 self._flush(here)
@@ -107,13 +108,13 @@ class LocalStore:
         self._flush_folders(changed)
 
     def move(self, name: str, new_name: str) -> None:
-        source, target = self._root / name, self._root / new_name
+        source, target = self._path(name), self._path(new_name)
         changed = make_folders(target.parent)
         _replace(source, target)
         self._flush_folders({*changed, source.parent, target.parent})
 
     def remove(self, name: str) -> None:
-        path = self._root / name
+        path = self._path(name)
         path.unlink()
         self._flush_folders([path.parent])  # nothing that follows may be on the disk before this
 
@@ -127,12 +128,28 @@ class LocalStore:
         (self._root / name).rmdir()
 
     def remove_tree(self, name: str) -> None:
-        path = self._root / name
+        path = self._path(name)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
         self._flush_folders([path.parent])
+
+    def _path(self, name: str) -> Path:
+        """Where something is written or removed. Raises OutputError if a folder on the way there is a link.
+
+        A dataset may be somebody else's, whose links lead to files that are none of it.
+        """
+        folder = self._root
+        *folders, last = name.split("/")
+        for part in folders:
+            folder = folder / part
+            if folder.is_symlink():
+                raise OutputError(
+                    f"{str(folder)!r} is a link, and nothing is written or removed through a link in a dataset: put the"
+                    " folder itself there, or remove the link"
+                )
+        return folder / last
 
     def _brought_over(self, staged: Path, stack: ExitStack) -> Path:
         """A copy on the disk of the output, from where it can be renamed."""

@@ -10,17 +10,12 @@ from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, conceal, error_text, redacted
+from any2ds.core.schemes import OBJECT_STORES, SERVERS
 from any2ds.storage.patience import PATIENT, Patience
 
 # They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
 for _library in ("paramiko", "gcsfs"):
     logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints it
-
-OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
-"""They have no folders, and an object is there when its upload is complete."""
-
-SERVERS = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
-"""Their URLs name the host to connect to."""
 
 _SECRET = re.compile(r"key|secret|token|pass|credential|sas|connection_string|auth|header|cookie", re.IGNORECASE)
 _SERVER_OPTIONS = ("endpoint_url", "endpoint", "account_name", "account_host", "connection_string")

@@ -22,7 +22,7 @@ from pathlib import Path
 import orjson
 
 from any2ds.core.errors import OutputError, error_text
-from any2ds.core.layout import SWAP_FOLDER
+from any2ds.core.layout import SWAP_FOLDER, is_of_shard
 from any2ds.core.reports import IncompleteRun
 from any2ds.storage.folders import OutputFolder
 
@@ -104,8 +104,7 @@ def finish_swaps(output: OutputFolder, is_meant: Callable[[int], bool] = _of_any
 def _is_ours(output: OutputFolder, shard: str) -> bool:
     """Whether the folder of a shard holds nothing that `swap` does not put there, or has its commit."""
     names = output.names(f"{SWAP_FOLDER}/{shard}")
-    ours = re.compile(rf"{shard}(_stats\.json|\..+)?")
-    return _COMMIT in names or all(ours.fullmatch(name) for name in names)
+    return _COMMIT in names or all(is_of_shard(name, shard) for name in names)
 
 
 def finish_swap(output: OutputFolder, shard: str) -> None:
@@ -113,12 +112,31 @@ def finish_swap(output: OutputFolder, shard: str) -> None:
     folder = f"{SWAP_FOLDER}/{shard}"
     there = set(output.names(folder))
     if _COMMIT in there:
-        for name in orjson.loads(output.read(f"{folder}/{_COMMIT}") or b"[]"):
+        for name in _committed(output, shard):
             if _short(name) in there:  # else it was moved before
                 _move(output, folder, name)
     if there or output.is_local:
         _withdraw(output, folder)
         output.remove_folder_if_empty(SWAP_FOLDER)
+
+
+def _committed(output: OutputFolder, shard: str) -> list[str]:
+    """The names that the commit lists. Raises OutputError for one that is none of this shard: a dataset may be somebody
+    else's, and no file is moved out of its folder."""
+    commit = f"{SWAP_FOLDER}/{shard}/{_COMMIT}"
+    try:
+        names = orjson.loads(output.read(commit) or b"[]")
+    except orjson.JSONDecodeError:
+        names = None
+    if not isinstance(names, list):
+        names = [names]
+    for name in names:
+        if not isinstance(name, str) or not is_of_shard(name, shard):
+            raise OutputError(
+                f"{output.url!r}: {commit} names {name!r}, which is no file of shard {shard}: any2ds has not written"
+                f" it; remove the folder {SWAP_FOLDER}/{shard}"
+            )
+    return names
 
 
 def _short(name: str) -> str:

@@ -9,6 +9,7 @@ from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
+from any2ds.core.schemes import GUARDED
 from any2ds.fetch.fetcher import UrlFetcher
 from tests.support.fetching import rows_of
 
@@ -21,7 +22,8 @@ def fetch() -> Iterator[Fetch]:
     buffers = ExitStack()
 
     def fetch(urls: Iterable[str | None], **options: Any) -> list[Payload | Failure]:
-        chosen = Config.from_options({"url_list": "-", "timeout": 100, "thread_count": 8, **options}).fetch
+        defaults = {"url_list": "-", "timeout": 100, "thread_count": 8, "allow_schemes": sorted(GUARDED)}
+        chosen = Config.from_options({**defaults, **options}).fetch
         buffer = buffers.enter_context(closing(Buffer(chosen.max_buffered_bytes, chosen.most_transfers)))
         found = {}
         with closing(UrlFetcher(chosen, buffer)) as fetcher:

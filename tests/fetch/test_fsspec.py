@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
+from any2ds.core.schemes import FILE_SYSTEMS, GUARDED
 from any2ds.fetch.engines.fsspec import next_piece
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.fetch.urls import FILE_SYSTEMS
 from any2ds.testing.server import serve
 from tests.support.fetching import FetcherContract
 from tests.support.s3 import served
@@ -46,7 +47,7 @@ class _OfFileSystems(FetcherContract):
     missing = "not_found"
 
     def make_fetcher(self, options: FetchOptions, buffer: Buffer) -> UrlFetcher:
-        return UrlFetcher(options, buffer)
+        return UrlFetcher(replace(options, allow_schemes=("file", "s3")), buffer)
 
 
 class TestFilesOfThisMachine(_OfFileSystems):
@@ -205,6 +206,25 @@ def test_a_data_url_is_its_own_file(fetch: Any, code: Any) -> None:
     assert code("data:,abc", max_file_bytes=2) == "too_large"
 
 
+@pytest.mark.parametrize("scheme", sorted(GUARDED))
+def test_no_row_is_read_with_the_rights_of_the_user_unless_its_scheme_is_allowed(
+    scheme: str, fetch: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    url = f"{scheme}://{'' if scheme == 'file' else '127.0.0.1:1'}{tmp_path}/secret"
+    others = sorted(GUARDED - {scheme})
+    for allowed in (None, others):
+        (outcome,) = fetch([url], allow_schemes=allowed)
+        assert (outcome.code, outcome.stage) == ("scheme_not_allowed", "fetch")
+        assert outcome.detail == f"{scheme}: is read with your rights (--allow_schemes={scheme})"
+
+
+def test_what_anybody_can_read_needs_no_leave(fetch: Any) -> None:
+    inline, ftp = fetch(["data:,a", "ftp://127.0.0.1:1/a"], allow_schemes=None)
+    assert inline.body.read() == b"a"
+    assert ftp.code == "connect"
+
+
 def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     for url in (f"file://{tmp_path}/secret", "memory://media/a.jpg", "sftp://127.0.0.1/etc/passwd"):
@@ -284,6 +304,7 @@ def test_a_list_may_mix_them(engine: str, s3: Any, tmp_path: Path) -> None:
             distributor="inline",
             quiet=True,
             timeout=100,
+            allow_schemes="file,s3",
         )
     assert report.status_dict == {"success": 40, "unsupported_scheme": 10, "http_404": 10, "not_found": 10}
     table = pq.read_table(tmp_path / "out" / "00000.parquet")
@@ -305,7 +326,7 @@ def test_an_engine_does_not_wait_for_another_one(first: str, tmp_path: Path) -> 
                 if n == 10:
                     yield Row(0, 400, "400", server.url("hang"))
 
-        options = Config.from_options({"url_list": "-", "timeout": 100}).fetch
+        options = Config.from_options({"url_list": "-", "timeout": 100, "allow_schemes": "file"}).fetch
         with closing(UrlFetcher(options, Buffer(1 << 20, 8))) as fetcher:
             started, done = time.monotonic(), 0
             for batch in fetcher.fetch(rows()):

@@ -125,10 +125,10 @@ def test_of_a_host_so_many_rows_are_fetched_as_its_pace_allows(server: Server, a
 def test_what_has_no_host_is_asked_at_any_pace(scheme: str, asked: Any, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"content")
     rows = [f"data:,{number}" if scheme == "data" else f"file://{tmp_path}/a.bin" for number in range(400)]
-    config = Config.from_options({"url_list": [*rows, "nonsense"]})
+    config = Config.from_options({"url_list": [*rows, "nonsense"], "allow_schemes": "file"})
     chosen = choose_rows(config, survey(config, 300))
     assert (chosen.rows.num_rows, chosen.weights, chosen.seconds, chosen.pace) == (300, {}, 0.0, "")
-    found = asked([*rows, "nonsense"], sample=300, machines=1, dedupe="none")
+    found = asked([*rows, "nonsense"], sample=300, machines=1, dedupe="none", allow_schemes="file")
     assert found.model.fetched == 400
     assert found.model.success.low < 400 / 401 < found.model.success.high
     assert found.model.sample.cost.seconds < 30  # at the pace of a host they take 75 s

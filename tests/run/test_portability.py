@@ -187,7 +187,7 @@ def test_text_is_utf_8_where_the_system_has_another_encoding(tmp_path: Path) -> 
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     strict = ("-X", "warn_default_encoding", "-W", "default::EncodingWarning")
     for arguments in (
-        ["urls.csv", "out", "--caption_col=caption", "--processes_count=2"],
+        ["urls.csv", "out", "--caption_col=caption", "--processes_count=2", "--allow_schemes=file"],
         ["retry", "out", "--codes=all"],
         ["verify", "out"],
         ["inspect", "out"],
@@ -209,7 +209,9 @@ def test_names_that_windows_reserves_do_not_name_files(output_format: str, tmp_p
     for name in served:
         (site / name).write_text(name)
     (tmp_path / "urls.txt").write_text("\n".join((site / name).as_uri() for name in served))
-    done = run_any2ds(tmp_path, "urls.txt", "out", f"--output_format={output_format}", "--processes_count=1")
+    done = run_any2ds(
+        tmp_path, "urls.txt", "out", f"--output_format={output_format}", "--processes_count=1", "--allow_schemes=file"
+    )
     assert done.returncode == 0, done.stderr
     written = [path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*")]
     for path in written:
@@ -233,7 +235,8 @@ def test_a_list_with_crlf_is_the_list_without(tmp_path: Path) -> None:
     }
     for name, content in lists.items():
         (tmp_path / name).write_bytes(content.encode())
-        done = run_any2ds(tmp_path, name, f"out-{name.replace(chr(46), chr(45))}", "--processes_count=1")
+        out = f"out-{name.replace(chr(46), chr(45))}"
+        done = run_any2ds(tmp_path, name, out, "--processes_count=1", "--allow_schemes=file")
         assert done.returncode == 0, done.stderr
         table = pq.read_table(tmp_path / f"out-{name.replace(chr(46), chr(45))}" / "00000.parquet")
         assert table["url"].to_pylist() == [url, url]

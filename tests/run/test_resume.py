@@ -456,7 +456,7 @@ class TestOverwrite:
 
     def test_folders_are_removed_if_they_hold_nothing_else(self, go: Go, out: Path, tmp_path: Path) -> None:
         file = put(tmp_path / "a.bin", ["content"])
-        go([file.as_uri()] * 4, output_format="files")
+        go([file.as_uri()] * 4, output_format="files", allow_schemes="file")
         put(out / "00001" / "notes.txt", ["mine"])
         words = refused(go, out, urls(1), incremental_mode="overwrite")
         assert "its folder 00001 holds what any2ds did not write (notes.txt)" in words

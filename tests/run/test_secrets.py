@@ -93,6 +93,7 @@ def run(tmp_path: Path) -> Any:
                 "127.0.0.1": {"cookies": str(tmp_path / "jar.txt")},
             },
             "log_level": "debug",
+            "allow_schemes": "sftp,webhdfs",
             "timeout": 10,
             "retries": 1,
             "max_redirects": 3,

@@ -91,6 +91,7 @@ def test_names_of_files_and_lists_may_be_odd(place: SftpPlace | GcsPlace, tmp_pa
         fs.pipe_file(f"{root}/odd/{name}", name.encode())
     fs.pipe_file(f"{root}/odd/list #1?.txt", "".join(f"{place.url}/odd/{name}\n" for name in ODD).encode())
     options = {"output_folder": str(tmp_path / "out"), "distributor": "inline", "quiet": True}
+    options["allow_schemes"] = place.url.partition(":")[0]
     assert download(f"{place.url}/odd/list #1?.txt", **options).successes == len(ODD)
     stored = sorted(path.read_bytes() for path in (tmp_path / "out" / "00000").glob("*.flat"))
     assert stored == sorted(name.encode() for name in ODD)

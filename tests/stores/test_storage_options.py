@@ -57,12 +57,13 @@ def test_they_hold_for_lists_files_and_outputs_in_all_processes_and_commands(
     s3: tuple[Door, str], bucket: Bucket
 ) -> None:
     given = {"storage_options": options(s3), "quiet": True}
+    fetching = {**given, "allow_schemes": "s3"}
     output = f"{bucket.url}/out"
     many = {"number_sample_per_shard": 1, "processes_count": 2, "output_format": "webdataset"}
-    report = download(f"{bucket.url}/list.txt", output_folder=output, **many, **given)
+    report = download(f"{bucket.url}/list.txt", output_folder=output, **many, **fetching)
     assert (report.successes, report.shards) == (1, 2)
     bucket.connect().pipe_file(f"{bucket.url}/1.jpg", body(1))
-    assert retry(output, codes="all", processes_count=1, **given).successes == 1
+    assert retry(output, codes="all", processes_count=1, **fetching).successes == 1
     assert verify(output, **given).ok
     assert inspect(output, storage_options=given["storage_options"]).successes == 2
     assert not [name for name, content in stored(bucket).items() if SECRET.encode() in content]
@@ -81,7 +82,9 @@ def test_the_configuration_of_fsspec_holds_too(s3: tuple[Door, str], bucket: Buc
     (folder / "s3.json").write_text(json.dumps({"s3": {"key": "test", "secret": SECRET, "client_kwargs": kwargs}}))
     command = [sys.executable, "-m", "any2ds", f"--url_list={bucket.url}/list.txt", f"--output_folder={bucket.url}/out"]
     environment = {**os.environ, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
-    ran = subprocess.run([*command, "--processes_count=1"], env=environment, capture_output=True, timeout=120)
+    ran = subprocess.run(
+        [*command, "--processes_count=1", "--allow_schemes=s3"], env=environment, capture_output=True, timeout=120
+    )
     assert ran.returncode == 0, ran.stderr.decode()
     assert any(name.endswith("00000_stats.json") for name in stored(bucket))
 
@@ -124,6 +127,7 @@ def test_no_secret_is_said_written_or_shown_to_ps_whatever_the_store_refuses(
         "url_list": str(tmp_path / "urls.txt"),
         "storage_options": {**options(s3), "sftp": {"host": "127.0.0.1", "port": 1, "password": SECRET}},
         "log_level": "debug",
+        "allow_schemes": "s3,sftp",
         "processes_count": 1,
         "timeout": 60,
     }

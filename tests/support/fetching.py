@@ -452,7 +452,7 @@ class WebFetcherContract(FetcherContract):
             assert not server.requests
 
     def test_link_local_addresses_are_asked_only_if_that_is_allowed(self, tmp_path: Path) -> None:
-        with serve(self.folder(tmp_path)) as server, _counted_as("link-local", "127.0.0.1"):
+        with serve(self.folder(tmp_path)) as server, _counted_as("metadata", "127.0.0.1"):
             assert self.code(server.url("a.jpg"), retries=2) == "blocked_address"
             assert not server.requests
             assert isinstance(self.one(server.url("a.jpg"), allow_link_local=True), Payload)

@@ -111,6 +111,7 @@ class Stock:
             "distributor": "inline",
             "timeout": 120,
             "quiet": True,
+            "allow_schemes": self.place.url.partition(":")[0],
             **self.place.options,
             **options,
         }

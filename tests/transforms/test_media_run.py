@@ -61,6 +61,7 @@ def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files
             output_format=output_format,
             distributor="inline",
             quiet=True,
+            allow_schemes="file",
             video_audio="split",
         )
         sounds = pq.read_table(tmp_path / output_format / "00000.parquet")["wav"].to_pylist()
@@ -71,7 +72,12 @@ def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files
 def test_a_max_duration_of_0_is_no_limit(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(tone(seconds=0.5))
     report = download(
-        [f"file://{tmp_path}/a.wav"], output_folder=tmp_path / "o", distributor="inline", quiet=True, max_duration=0
+        [f"file://{tmp_path}/a.wav"],
+        output_folder=tmp_path / "o",
+        distributor="inline",
+        quiet=True,
+        allow_schemes="file",
+        max_duration=0,
     )
     assert report.successes == 1
 
@@ -123,6 +129,7 @@ def test_what_disable_all_reencoding_does_not_leave_out(tmp_path: Path) -> None:
         output_folder=tmp_path / "o",
         distributor="inline",
         quiet=True,
+        allow_schemes="file",
         disable_all_reencoding=True,
         unpack=True,
         transform=f"{tmp_path}/mine.py:step",

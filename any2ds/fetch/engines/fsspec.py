@@ -1,8 +1,9 @@
 """Fetches from whatever file system fsspec knows: object stores, hdfs, sftp, local files.
 
-Addresses cannot be checked on the connection here. Where a URL names its host, all that it resolves to is looked at
-before; files of this machine and hosts named by the URL are out of reach with `block_private_addresses`. Object stores
-are asked with the credentials that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
+A run has to allow the scheme of a row by name (`allow_schemes`), but `data:`. Addresses cannot be checked on the
+connection here. Where a URL names its host, all that it resolves to is looked at before; files of this machine and
+hosts named by the URL are out of reach with `block_private_addresses`. Object stores are asked with the credentials
+that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
 
 How far a piece of a file has come is not known before it is there whole, and it must not count as stalled meanwhile: so
 pieces are as big as the speed so far allows. One that takes longer than `timeout`, or than `stall_timeout`, is cut,
@@ -32,11 +33,12 @@ from any2ds.config.options import FetchOptions
 from any2ds.core.errors import MissingExtra, error_text
 from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
+from any2ds.core.schemes import GUARDED, LOCAL, SERVERS
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.rules import refuses
-from any2ds.fetch.urls import LOCAL, scheme_of
-from any2ds.storage.stores import SERVERS, Stores, filesystem_class, own_class
+from any2ds.fetch.urls import scheme_of
+from any2ds.storage.stores import Stores, filesystem_class, own_class
 
 _FIRST = 1 << 18  # bytes read at once to begin with
 _LEAST = 1 << 16  # the same, of slow transfers
@@ -167,6 +169,8 @@ class FsspecClient:
     def _check(self, scheme: str, url: str) -> None:
         """Raises Refused for what rows of this list may not lead to."""
         options = self._options
+        if scheme in GUARDED and scheme not in (options.allow_schemes or ()):
+            raise Refused("scheme_not_allowed", f"{scheme}: is read with your rights (--allow_schemes={scheme})")
         if options.block_private_addresses and scheme in LOCAL | SERVERS:
             raise Refused("blocked_address", f"{scheme}: is refused for untrusted lists (--block_private_addresses)")
         if scheme in SERVERS and (host := _host(url)):

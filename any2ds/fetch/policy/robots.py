@@ -16,7 +16,8 @@ from any2ds.core.failures import Failure
 from any2ds.core.reports import RobotsCost
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.fetch.policy.rules import address_kind, address_of
+from any2ds.fetch.policy.addresses import address_kind
+from any2ds.fetch.policy.rules import address_of
 
 LONGEST = 512 * 1024  # bytes that are read; the RFC asks for 500 KiB at least
 REDIRECTS = 5  # followed at least, as the RFC asks

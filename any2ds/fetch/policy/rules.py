@@ -6,20 +6,10 @@ import ipaddress
 import socket
 from functools import lru_cache
 
+from any2ds.fetch.policy.addresses import address_kind
+
 PROXIED = "proxied"
 """In place of the address of a host that a proxy connected to."""
-
-# Where clouds answer with credentials of the machine that asks (AWS over IPv6; over IPv4 it is link-local).
-_METADATA_SERVICES = (ipaddress.ip_network("fd00:ec2::254/128"),)
-
-
-def address_kind(address: str) -> str:
-    """`link-local` (instance metadata among them), `private` (loopback, private and reserved ranges) or `public`."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(parsed, "ipv4_mapped", None) or parsed
-    if mapped.is_link_local or any(mapped in network for network in _METADATA_SERVICES if mapped.version == 6):
-        return "link-local"
-    return "public" if mapped.is_global else "private"
 
 
 @lru_cache(maxsize=4096)
@@ -41,8 +31,8 @@ def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) 
     behind a proxy (PROXIED) counts as public: nobody here knows.
     """
     kind = address_kind(last)
-    if kind == "link-local" and not allow_link_local:
-        return "is link-local, where machines keep their secrets (--allow_link_local)"
+    if kind == "metadata" and not allow_link_local:
+        return "is link-local or a metadata service, where machines keep their secrets (--allow_link_local)"
     if kind != "public" and block_private:
         return "is not public (--block_private_addresses)"
     if kind != "public" and (first == PROXIED or address_kind(first) == "public"):

@@ -20,12 +20,12 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
+from any2ds.core.schemes import SERVERS, WEB
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.policy.share import Share
 from any2ds.fetch.policy.turns import Turns
-from any2ds.fetch.urls import WEB, normalize
-from any2ds.storage.stores import SERVERS
+from any2ds.fetch.urls import normalize
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0

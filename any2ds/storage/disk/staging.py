@@ -2,6 +2,9 @@
 
 Beside each folder lies a file of the same name and `.lock`, which names its process and output, and is locked
 by its process for as long as that lives. It is there before the folder, and goes after it.
+
+Roots of a dataset's own folder belong to whoever may write there. Those in a temporary folder, which other users may
+write to as well, are private (`private.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +22,12 @@ from pathlib import Path
 import orjson
 
 from any2ds.core.layout import STATE_FOLDER
+from any2ds.storage.disk.private import named_for_user, private_folder, private_folders
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.owner import Owner as Owner
 
 _LOCK = ".lock"
+_SHARED_ROOT = "any2ds-staging"
 _TRIES = 100  # at a folder whose parent others may be removing at the same time
 
 
@@ -59,16 +65,28 @@ def fingerprint(output: str) -> str:
     return hashlib.sha256(output.encode()).hexdigest()[:32]
 
 
+def shared_root(folder: Path | None) -> Path:
+    """The root for this user in a folder that others may use as well; in the system's temporary one with None."""
+    return named_for_user(folder or Path(tempfile.gettempdir()), _SHARED_ROOT)
+
+
+def _is_shared(root: Path) -> bool:
+    return root == shared_root(root.parent)
+
+
 @contextmanager
 def staging(root: Path, output: str = "", member: str = "") -> Iterator[Path]:
     """A folder of this process alone for shards of `output` being written, removed at the end."""
     tenant = Tenant(Owner.here(), fingerprint(output) if output else "", member)
-    tries = 0
+    wanted, tries = root, 0
     while True:
-        folder = root / _new_name()
         tries += 1
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            if _is_shared(wanted):
+                root = private_folder(wanted)
+            else:
+                root.mkdir(parents=True, exist_ok=True)
+            folder = root / _new_name()
             lock = _mark(folder, tenant)
             if lock is not None:
                 break
@@ -97,6 +115,13 @@ def sweep(
     the dataset knows that they are of a run that does not any more. Such a process finds nothing in its place that it
     could publish.
     """
+    if _is_shared(root):
+        found = [_sweep(folder, output, is_meant, fence) for folder in private_folders(root)]
+        return [owner for owners in found for owner in owners]
+    return _sweep(root, output, is_meant, fence)
+
+
+def _sweep(root: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> list[Owner]:
     alive: list[Owner] = []
     with contextlib.suppress(OSError):  # not there, or another run is sweeping too
         for folder in _folders(root):

@@ -14,7 +14,6 @@ import math
 import os
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
+from any2ds.storage.disk.private import is_private, named_for_user
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
@@ -456,11 +456,15 @@ def _lock_of_kernel(file: LockFile, output: OutputFolder, holder: Holder, stack:
     """
     if not output.is_local:
         stack.callback(_remove_if_empty, output, _make(output))
-        user = os.getuid() if sys.platform != "win32" else "all"  # of this machine and user only; answers at once
         which = output.identity if file.name == layout.LOCK_FILE else f"{output.identity} {file.name}"
-        path = Path(tempfile.gettempdir()) / f"any2ds-lock-{user}-{fingerprint(which)}"
+        # Of this machine and user only, but it answers at once. A folder that is not ours alone holds no such lock:
+        # a fresh one would not be seen by the other run.
+        folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
         with contextlib.suppress(OSError):
-            return _take(path, output, holder)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if is_private(folder):
+                stack.callback(_remove_empty_folder, folder)
+                return _take(folder / fingerprint(which), output, holder)
         return None
     path = Path(output.path) / layout.kernel_lock(file.name)
     for _ in range(_TRIES):
@@ -555,6 +559,11 @@ def _remove_leftovers(output: OutputFolder) -> None:
         output.remove_tree(f"{layout.TEMPORARY_FOLDER}/{name}")
     if names and len(ours) == len(names):
         output.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
+
+
+def _remove_empty_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # another run has its lock there
+        folder.rmdir()
 
 
 def _make(output: OutputFolder) -> list[str]:

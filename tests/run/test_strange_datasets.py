@@ -1,0 +1,95 @@
+"""Datasets that somebody else has given away, and prepared: they reach nothing outside of their folder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import any2ds
+from any2ds.core.errors import UsageError
+
+QUIET: dict[str, Any] = {"distributor": "inline", "quiet": True, "report": False}
+Command = Callable[[Path], object]
+
+
+def download_again(folder: Path) -> object:
+    return any2ds.download(["data:,a", "data:,"], folder, incremental_mode="incremental", **QUIET)
+
+
+def retry(folder: Path) -> object:
+    return any2ds.retry(folder, codes="all", **QUIET)
+
+
+def compact(folder: Path) -> object:
+    return any2ds.compact(folder)
+
+
+def repair(folder: Path) -> object:
+    return any2ds.verify(folder, repair=True, quiet=True)
+
+
+@pytest.fixture(params=[download_again, retry, compact, repair])
+def command(request: pytest.FixtureRequest) -> Command:
+    found: Command = request.param
+    return found
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """With one sample, and one row that failed."""
+    any2ds.download(["data:,a", "data:,"], tmp_path / "dataset", **QUIET)
+    return tmp_path / "dataset"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """What is not the dataset's."""
+    folder = tmp_path / "home"
+    (folder / "ssh").mkdir(parents=True)
+    (folder / "precious.conf").write_text("mine")
+    (folder / "ssh" / "authorized_keys").write_text("mine")
+    return folder
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["../home/precious.conf", "{home}/precious.conf", "../home/ssh", "00001.tar", 3])
+def test_no_name_in_a_commit_leads_out_of_its_shard(name: Any, command: Command, dataset: Path, home: Path) -> None:
+    name = name.format(home=home) if isinstance(name, str) else name
+    swap = dataset / ".any2ds/swap/00000"
+    (swap / "ssh").mkdir(parents=True)
+    for strange in ("precious.conf", "ssh/authorized_keys", "00001.tar"):
+        (swap / strange).write_text("theirs")
+    (swap / "_commit").write_text(json.dumps([name]))
+    before = files(home)
+    with pytest.raises(UsageError, match=r"swap/00000/_commit names .*remove the folder \.any2ds/swap/00000"):
+        command(dataset)
+    assert files(home) == before
+    assert not (dataset / "00001.tar").exists()
+
+
+def test_a_shard_that_is_a_link_is_not_written_through(command: Command, dataset: Path, home: Path) -> None:
+    swap = dataset / ".any2ds/swap/00000"
+    (swap / "00000").mkdir(parents=True)
+    (swap / "00000" / "authorized_keys").write_text("theirs")
+    (swap / "_commit").write_text('["00000"]')
+    for file in (dataset / "00000").iterdir():
+        file.unlink()
+    (dataset / "00000").rmdir()
+    (dataset / "00000").symlink_to(home / "ssh")
+    before = files(home)
+    with pytest.raises(UsageError, match="is a link, and nothing is written or removed through a link"):
+        command(dataset)
+    assert files(home) == before
+
+
+def test_a_link_in_the_place_of_the_compacted_metadata_empties_nothing(dataset: Path, home: Path) -> None:
+    (dataset / ".any2ds/compact").symlink_to(home)
+    before = files(home)
+    with pytest.raises(UsageError, match=r"compact' is a link"):
+        compact(dataset)
+    assert files(home) == before

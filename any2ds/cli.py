@@ -231,7 +231,7 @@ def run(given: Sequence[str]) -> int:
     command = COMMANDS[name]
     options = None
     try:
-        if (page := _page(_before_dashes(given))) is not None:
+        if given[:1] != ["--"] and (page := _page(_before_dashes(given))) is not None:
             _print(page)
             return 0
         options = parse_options(_completed(name, parse(arguments, command)), command.groups)
@@ -248,8 +248,9 @@ def run(given: Sequence[str]) -> int:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = "--log_level=debug shows where" if RunOptions in command.groups else f"{last.filename}:{last.lineno}"
-        code, message = 1, f"unexpected {type(error).__name__}: {error} ({where})"
-        trace = traceback.format_exc()
+        # What the system refuses, such as a name that is too long, is no fault of ours.
+        what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
+        code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
     is_debug = _option_of(given, options, "log_level") == "debug"
     if _option_of(given, options, "log_format") == "json":
         from any2ds.run.reporters import _jsonlines

@@ -32,6 +32,7 @@ P = TypeVar("P", bound=Parser)
 _LARGEST_COUNT = 10**15
 _LARGEST_NUMBER = 1e9
 _LARGEST_SIZE = 2**50  # 1 PiB
+_MOST_SHOWN = 300  # characters of a value in a message
 
 
 def option(
@@ -93,8 +94,17 @@ def parse_field(declared: Field[Any], value: Any) -> Any:
     except UsageError:
         raise
     except ValueError as error:
-        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={value!r}"
+        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={_brief(value)}"
         raise OptionError(f"invalid {shown}: expected {error}") from None
+
+
+def _brief(value: Any) -> str:
+    """As Python writes it, and its start where it is long."""
+    try:
+        written = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        written = f"a value of the type {type(value).__name__}"
+    return written if len(written) <= _MOST_SHOWN else f"{written[:_MOST_SHOWN]}…"
 
 
 def text(value: Any) -> str:
@@ -248,7 +258,7 @@ def byte_count_or_0(value: Any) -> int:
     """A size, which may be 0 here."""
     try:
         return 0 if float(value) == 0 else byte_count(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return byte_count(value)
 
 

@@ -32,7 +32,7 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UsageError(f"invalid name {name!r}: expected small letters, digits and _, such as my_flowers")
     folder = Path(options.folder).expanduser() / name
-    if folder.exists():
+    if os.path.lexists(folder):
         raise OutputError(f"{folder} is there already")
     values = {"name": name, "class_name": "".join(part.capitalize() for part in name.split("_"))}
     made = _of_list(options.from_list, values) if options.from_list else _of_archive(values)
@@ -42,9 +42,12 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
         "TAGS.txt": _tags(),
         "checksums.tsv": b"url\tsize\tsha256\tfile name\n",
     }
-    for path, content in made.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
+    try:
+        for path, content in made.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be made: {error.strerror}") from error
     return folder, sorted(made)
 
 

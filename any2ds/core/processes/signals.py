@@ -24,8 +24,8 @@ _TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 class Terminated(SystemExit):
     """SIGTERM or SIGHUP, as an exception: Python's own clean-up is run on its way, and the process ends with 143."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, code: int = 128 + signal.SIGTERM) -> None:
+        super().__init__(code)
 
 
 def raise_for(number: int, frame: Any = None) -> NoReturn:

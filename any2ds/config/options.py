@@ -77,6 +77,7 @@ from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.members import ALL, ANY, Members, columns_of
+from any2ds.core.paths import expanded
 from any2ds.core.processes.resources import cores
 from any2ds.core.version import USER_AGENT
 
@@ -1009,7 +1010,7 @@ def config_content(path: str) -> dict[str, Any]:
 
 def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
     try:
-        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        written = expanded(path).read_text(encoding="utf-8-sig")
         try:
             return json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:

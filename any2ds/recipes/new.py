@@ -17,6 +17,7 @@ import pyarrow as pa
 from any2ds.config.options import InputOptions
 from any2ds.config.recipes import NewOptions
 from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.paths import expanded
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import inputs_of
 from any2ds.recipes.url_rows import columns_of
@@ -31,7 +32,7 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
     name = options.name
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UsageError(f"invalid name {name!r}: expected small letters, digits and _, such as my_flowers")
-    folder = Path(options.folder).expanduser() / name
+    folder = expanded(options.folder) / name
     if os.path.lexists(folder):
         raise OutputError(f"{folder} is there already")
     values = {"name": name, "class_name": "".join(part.capitalize() for part in name.split("_"))}

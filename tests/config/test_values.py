@@ -15,12 +15,29 @@ from any2ds.core.errors import OptionError
 from any2ds.fetch.policy.hosts import HostPolicy
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
-FIELDS = {field.name: field for each in COMMANDS.values() for group in each.groups for field in dataclasses.fields(group)}
+FIELDS = {
+    field.name: field for each in COMMANDS.values() for group in each.groups for field in dataclasses.fields(group)
+}
 INFOS = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
 ODD: list[Any] = [
     *("", " ", "1e400", "1e999", "nan", "inf", "-inf", "-1", "1e-300", "9" * 400, "1e400MB", "9" * 400 + "GiB"),
     *("\u00b2", "\uff11\uff12", "0x10", "1:30", "\0", "\udcff", "{", "[", "]", "(", "--", "é", "a" * 100_000, "None"),
-    *(None, True, 10**30, -(10**30), 10**5000, float("inf"), float("nan"), b"x", [], {}, (), [None], [1, "a"], {"a": None}),
+    *(
+        None,
+        True,
+        10**30,
+        -(10**30),
+        10**5000,
+        float("inf"),
+        float("nan"),
+        b"x",
+        [],
+        {},
+        (),
+        [None],
+        [1, "a"],
+        {"a": None},
+    ),
     *({1, 2}, object(), range(3), dataclasses, int),
 ]
 
@@ -125,7 +142,9 @@ def test_a_choice_may_stand_in_yaml_without_quotes(name: str, tmp_path: Path) ->
 
 
 def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> None:
-    defaults = {info.name: info.default for info in declared(GROUPS) if isinstance(info.default, (bool, int, float, str, tuple))}
+    defaults = {
+        info.name: info.default for info in declared(GROUPS) if isinstance(info.default, (bool, int, float, str, tuple))
+    }
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
     for dump in (yaml.safe_dump, json.dumps):
         (tmp_path / "run.yaml").write_text(dump(plain))
@@ -133,7 +152,9 @@ def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> No
         assert {name: parse_field(FIELDS[name], value) for name, value in content.items()} == defaults
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "a: " * 3, "- a", "x: !!python/name:os.system", "\0", "a: &a [*a]", '{"a": 1e'])
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "a: " * 3, "- a", "x: !!python/name:os.system", "\0", "a: &a [*a]", '{"a": 1e']
+)
 def test_a_config_file_that_is_none_is_refused_in_words(content: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="config file"):
         written(tmp_path, content)

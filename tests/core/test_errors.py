@@ -30,7 +30,9 @@ def exceptions_of_the_package() -> Iterator[type[BaseException]]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.bases
     ]
-    names = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
+    names = {
+        name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+    }
     names.add("HTTPException")  # of http.client
     while more := {name for _, name, base in classes if base in names} - names:
         names |= more
@@ -93,7 +95,9 @@ def test_what_is_secret_does_not_leave_the_process() -> None:
 
 
 def call(urls: list[str], folder: str) -> RunReport:
-    return download(urls, folder, output_format="webdataset", quiet=True, report=False, distributor="inline", max_shard_retry=0)
+    return download(
+        urls, folder, output_format="webdataset", quiet=True, report=False, distributor="inline", max_shard_retry=0
+    )
 
 
 def test_a_download_in_a_users_process_pool_raises_there_what_it_raised(tmp_path: Path) -> None:

@@ -35,21 +35,68 @@ SECONDS = 60  # that a command line may take on a busy machine, where it needs l
 _NUMBERS = (
     *("0", "1", "2", "3", "7", "100", "1.5", "0.001", "1e3", "65536", "1000000"),
     *("-1", "-0", "nan", "inf", "-inf", "1e400", "1e-300", "9" * 40, "1" + "0" * 30, "1e15", "999999999"),
-    *("2147483648", "4294967295", "9223372036854775807", "9223372036854775808", "0x10", "1_0", "\uff11\uff12", "\u00b2"),
+    *(
+        "2147483648",
+        "4294967295",
+        "9223372036854775807",
+        "9223372036854775808",
+        "0x10",
+        "1_0",
+        "\uff11\uff12",
+        "\u00b2",
+    ),
 )
 _SIZES = ("1KB", "1 MB", "0.5KiB", "1PB", "1024TiB", "1e400MB", "1B", "-1KB", "1gib", "1GiBit")
 _TEXTS = (
-    *("", " ", "x", "é", "日本語", "a,b", "[a,b]", "(a", "a:b", ":", ",", "{}", "[]", "null", "no", "None", "auto", "True"),
+    *(
+        "",
+        " ",
+        "x",
+        "é",
+        "日本語",
+        "a,b",
+        "[a,b]",
+        "(a",
+        "a:b",
+        ":",
+        ",",
+        "{}",
+        "[]",
+        "null",
+        "no",
+        "None",
+        "auto",
+        "True",
+    ),
     *("-", "-x", "\u202e", "%s", "{url}", "x" * 5000, "\x1b[31m", "'", '"', "a=b", "*", "#", "$HOME", "a\nb", "\udcff"),
     *("url", "caption", "id", "url,caption", "image:url,mask:url", "image:url,mask:absent", "all", "image", "id:int"),
     *("json:dumps", "step.py:step", "step.py:absent", "absent.py:x", "a.b.c:d", "mask:encode_format=png", "id:sha256"),
     *('{"file": {}}', '{"file": {"auto_mkdir": 1}}', '{"s3": {"key": "abc"}}', '{"s3": 1}', "Referer: x", "--a=1,--b"),
-    *("http://127.0.0.1:9", "127.0.0.1:9", "socks5://127.0.0.1:9", "1%", "100%", "0.1%", "transient", "http_404", "png"),
+    *(
+        "http://127.0.0.1:9",
+        "127.0.0.1:9",
+        "socks5://127.0.0.1:9",
+        "1%",
+        "100%",
+        "0.1%",
+        "transient",
+        "http_404",
+        "png",
+    ),
 )
 # Nothing outside of the folder at hand, and no store on a network.
 _PATHS = (
     *("urls.txt", "list.csv", "absent.txt", "ds", "new", "a/b", "new folder", "é", "", " ", "-x", "x" * 300, "a\nb"),
-    *("urls.txt/x", "memory://m", "lakefs://x/y", "webdav://127.0.0.1:9/x", "nonsense://x/y", "zip://x", "s3:/x/y", "\udcff"),
+    *(
+        "urls.txt/x",
+        "memory://m",
+        "lakefs://x/y",
+        "webdav://127.0.0.1:9/x",
+        "nonsense://x/y",
+        "zip://x",
+        "s3:/x/y",
+        "\udcff",
+    ),
     *("step.py", "run.json", "[urls.txt,list.csv]", "*.txt", "*.absent"),
 )
 _LEFT_OUT = frozenset({"config", "enable_wandb", "open", "wandb_entity", "wandb_project", "wandb_run_name"})
@@ -78,7 +125,9 @@ def _line(rng: random.Random) -> Line:
     command = COMMANDS[name]
     infos = [info for info in declared(command.groups) if info.name not in _LEFT_OUT]
     positional = [_positional(rng, place, name in ("download", "estimate")) for place in command.positional]
-    chosen = [info for info in rng.sample(infos, min(len(infos), rng.randint(1, 5))) if info.name not in command.positional]
+    chosen = [
+        info for info in rng.sample(infos, min(len(infos), rng.randint(1, 5))) if info.name not in command.positional
+    ]
     words: list[str] = []
     config: dict[str, object] = {}
     if rng.random() < 0.9:
@@ -134,7 +183,17 @@ def _values(info: OptionInfo) -> Sequence[str]:
         return _PATHS
     if info.choices:
         known = [choice for choice in info.choices if choice != "wandb"]
-        return (*known, *(choice.upper() for choice in known), known[0][:2], f"{known[0]} ", ",".join(known), "", "é", "no", "1")
+        return (
+            *known,
+            *(choice.upper() for choice in known),
+            known[0][:2],
+            f"{known[0]} ",
+            ",".join(known),
+            "",
+            "é",
+            "no",
+            "1",
+        )
     return (*_NUMBERS, *_SIZES, *_TEXTS)
 
 

@@ -266,7 +266,7 @@ def run(given: Sequence[str]) -> int:
 
 
 def _option_of(given: Sequence[str], options: ParsedOptions | None, name: str) -> Any:
-    """The value of an option; where the options could not be parsed, as the words or a config file among them have it."""
+    """The value of an option; where the options could not be parsed, as the words or their config file have it."""
     from any2ds.config.options import config_content, flat
     from any2ds.core.errors import Any2dsError
 

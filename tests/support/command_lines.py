@@ -206,7 +206,7 @@ def _takes(info: OptionInfo, text: str) -> bool:
 
 
 def faults(given: Sequence[Line], numbers: Sequence[int]) -> Iterator[tuple[int, Line, str]]:
-    """Runs the lines of these numbers in one process, and yields those that did not end in words, with what they said."""
+    """Runs the lines of these numbers in one process; yields those that did not end in words, with what they said."""
     with tempfile.TemporaryDirectory(prefix="any2ds-lines-") as name:
         folder = Path(name)
         media = folder / "media"
@@ -289,7 +289,8 @@ def _run_all() -> None:
             except BaseException as error:
                 code = repr(error)
         faulthandler.cancel_dump_traceback_later()
-        print("\0" + json.dumps([number, code, said.getvalue()[-4000:]]), file=out, flush=True)
+        out.write("\0" + json.dumps([number, code, said.getvalue()[-4000:]]) + "\n")
+        out.flush()
     os._exit(0)
 
 
@@ -304,4 +305,5 @@ if __name__ == "__main__":
         _run_all()
     numbers = range(wanted.count) if wanted.only is None else [wanted.only]
     for number, line, said in faults(lines(wanted.seed, max(numbers) + 1), numbers):
-        print(f"--- {number}: {' '.join(map(ascii, line.arguments))} {line.config}\n{said}", flush=True)
+        sys.stdout.write(f"--- {number}: {' '.join(map(ascii, line.arguments))} {line.config}\n{said}\n")
+        sys.stdout.flush()

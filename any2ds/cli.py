@@ -223,21 +223,19 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code."""
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import WatchOptions, parse_options
+    from any2ds.config.options import RunOptions, WatchOptions, parse_options
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
     name, arguments = (given[0], given[1:]) if given and given[0] in COMMANDS else ("download", given)
     command = COMMANDS[name]
-    is_debug = "--log_level=debug" in given
-    is_json = any(argument.replace("-", "_") == "__log_format=json" for argument in given)
+    options = None
     try:
-        if (page := _page(given)) is not None:
+        if given[:1] != ["--"] and (page := _page(_before_dashes(given))) is not None:
             _print(page)
             return 0
         options = parse_options(_completed(name, parse(arguments, command)), command.groups)
-        is_json = WatchOptions in command.groups and options.group(WatchOptions).log_format == "json"
-        _log_to_terminal(is_json)
+        _log_to_terminal(WatchOptions in command.groups and options.group(WatchOptions).log_format == "json")
         return _RUNS[name](options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
@@ -248,9 +246,13 @@ def run(given: Sequence[str]) -> int:
     except Terminated:
         code, message, trace = 143, "; ".join(filter(None, ("terminated", command.if_stopped))), ""
     except Exception as error:
-        code, message = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
-        trace = traceback.format_exc()
-    if is_json:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "--log_level=debug shows where" if RunOptions in command.groups else f"{last.filename}:{last.lineno}"
+        # What the system refuses, such as a name that is too long, is no fault of ours.
+        what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
+        code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
+    is_debug = _option_of(given, options, "log_level") == "debug"
+    if _option_of(given, options, "log_format") == "json":
         from any2ds.run.reporters import _jsonlines
 
         extra = {"traceback": trace} if is_debug and trace else {}
@@ -261,6 +263,37 @@ def run(given: Sequence[str]) -> int:
     # A list or a server may have put control characters into the message.
     _print(_fitting("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr), sys.stderr)
     return code
+
+
+def _option_of(given: Sequence[str], options: ParsedOptions | None, name: str) -> Any:
+    """The value of an option; where the options could not be parsed, as the words or their config file have it."""
+    from any2ds.config.options import config_content, flat
+    from any2ds.core.errors import Any2dsError
+
+    if options is not None:
+        return flat(options.groups).get(name)
+    value = _last_given(given, name)
+    if value is None and (file := _last_given(given, "config")) is not None:
+        with contextlib.suppress(Any2dsError, AttributeError):  # that it cannot be read is said already
+            value = config_content(file).get(name)
+    return value
+
+
+def _last_given(given: Sequence[str], name: str) -> str | None:
+    """The last value among the words of `--name=value` or `--name value`, whatever else is wrong with them."""
+    words = _before_dashes(given)
+    values = [
+        value if equals else following
+        for word, following in zip_longest(words, words[1:], fillvalue="")
+        for option, equals, value in [word.partition("=")]
+        if option.startswith("--") and option[2:].replace("-", "_") == name
+    ]
+    return values[-1] if values else None
+
+
+def _before_dashes(given: Sequence[str]) -> Sequence[str]:
+    """The words before a `--`, after which there are no options."""
+    return given[: given.index("--")] if "--" in given else given
 
 
 def _page(given: Sequence[str]) -> str | None:
@@ -281,7 +314,7 @@ def _page(given: Sequence[str]) -> str | None:
         words = [word.lstrip("-") for word in given[1:]] if first == "help" else [w for w in given if w[:1] != "-"]
         topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
         topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
-        return _help(topics, _preset_in(given))
+        return _help(topics, _last_given(given, "preset"))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
@@ -384,11 +417,14 @@ class _Arguments:
         found: list[tuple[str, str]] = []
         by_position: list[str] = []
         arguments = deque(given)
+        are_names = False  # after `--`
         while arguments:
             argument = arguments.popleft()
-            if argument.startswith("--") and argument != "--":
+            if argument == "--" and not are_names:
+                are_names = True
+            elif argument.startswith("--") and not are_names:
                 found.append(self._option(argument, arguments))
-            elif re.match(r"-[A-Za-z]", argument):
+            elif re.match(r"-[A-Za-z]", argument) and not are_names:
                 found.append(self._letter(argument, arguments))
             else:
                 found.append((self._positional(argument, dict(found)), argument))
@@ -417,7 +453,7 @@ class _Arguments:
             return name, value
         if name in self._flags:  # what follows may be the list
             return name, rest.popleft() if rest and rest[0].lower() in ("true", "false") else "True"
-        if not rest or (rest[0].startswith("--") and rest[0] != "--"):
+        if not rest or rest[0].startswith("--"):
             raise OptionError(f"--{name} needs a value: --{name}=...")
         return name, rest.popleft()
 
@@ -478,18 +514,6 @@ class _Arguments:
 def _is_no_path(argument: str) -> bool:
     """Whether it is a word, such as a command, and names no file or folder."""
     return re.fullmatch(r"[a-z]+", argument) is not None and not os.path.exists(argument)
-
-
-def _preset_in(given: Sequence[str]) -> str | None:
-    """The preset that the arguments name, if it exists."""
-    from any2ds.core.plugins import exists
-
-    found = [
-        argument.partition("=")[2] or value
-        for argument, value in zip_longest(given, given[1:], fillvalue="")
-        if argument.partition("=")[0] == "--preset"
-    ]
-    return next((preset for preset in found if exists("presets", preset)), None)
 
 
 def _print(text: str, stream: TextIO | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -125,7 +126,7 @@ class TransformOptions:
 
     file_size: int | None = option(
         "size of images in pixels (see resize_mode); 0 keeps them",
-        optional(integer(0)),
+        optional(integer(0, 65_535)),
         None,
         "none: originals are kept",
         needs="not resize_mode=no",
@@ -213,13 +214,13 @@ class ImageOptions:
     min_image_size: int = option("an image whose shorter side has fewer pixels fails as too_small", integer(0), 0)
     max_image_area: float = option(
         "pixels: an image with more fails as too_many_pixels, before it is decoded",
-        number(1),
+        number(1, math.inf),
         200_000_000,
         "200 million",
     )
     max_aspect_ratio: float | None = option(
         "longer side / shorter side: an image with a higher ratio fails as aspect_ratio",
-        optional(number(1)),
+        optional(number(1, math.inf)),
         None,
         "no limit",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -78,6 +78,7 @@ from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.members import ALL, ANY, Members, columns_of
+from any2ds.core.paths import expanded
 from any2ds.core.processes.resources import cores
 from any2ds.core.version import USER_AGENT
 
@@ -320,7 +321,7 @@ class FetchOptions:
         "grows with the size: timeout and a second for each 8 KiB received",
     )
     outage_patience: float = option("seconds to wait when no host answers, before the run ends", seconds, 600.0)
-    retries: int = option("further attempts after a transient failure", integer(0), 0)
+    retries: int = option("further attempts after a transient failure", integer(0, 100), 0)
     connect_timeout: float = option(
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
     )
@@ -993,11 +994,7 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     Raises OptionError if it cannot be read as such, MissingExtra for YAML without its library.
     Of a file for `download` other commands take what is theirs as well.
     """
-    content = _read_mapping(path, "config file")
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    content = config_content(path)
     known = _names_of((*GROUPS, *groups))
     try:
         others = [name for name in content if name not in known]
@@ -1011,33 +1008,65 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     return {name: value for name, value in content.items() if name in own}
 
 
-def _read_mapping(path: str, what: str) -> Any:
+def config_content(path: str) -> dict[str, Any]:
+    """What stands in a config file, whatever the names are. Raises OptionError, MissingExtra."""
+    content = _read_mapping(path, "config file", _from_yaml)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    return content
+
+
+def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
     try:
-        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        written = expanded(path).read_text(encoding="utf-8-sig")
         try:
             return json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:
-            return _from_yaml(path, written, what)
+            return from_yaml(written)
+    except ModuleNotFoundError as error:
+        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
     except OSError as error:
         raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def read_prices(path: str) -> dict[str, Any]:
     """The content of a JSON or YAML file of names and values. Raises OptionError if it is none."""
-    content = _read_mapping(path, "price file")
+    content = _read_mapping(path, "price file", _from_typed_yaml)
     if not isinstance(content, dict):
         raise OptionError(f"price file {path!r} must hold `name: price` lines")
     return content
 
 
-def _from_yaml(path: str, written: str, what: str) -> Any:
-    """Raises ValueError if it is no YAML, MissingExtra without the library."""
+def _from_yaml(written: str) -> Any:
+    """Options as a command line has them: `no` is the word, not False, and `2024-01-01` no date. Only what is handed to
+    a store has the types of YAML. Raises ValueError if it is no YAML, ModuleNotFoundError without the library."""
+    import yaml
+
+    class AsWritten(yaml.SafeLoader):
+        """Takes words, numbers and dates as they are written; an empty value or `~` is None."""
+
+        def as_written(self, node: yaml.ScalarNode) -> str | None:
+            return str(node.value) if node.value not in ("", "~") or node.style else None
+
+    for kind in ("bool", "int", "float", "null", "timestamp"):
+        AsWritten.add_constructor(f"tag:yaml.org,2002:{kind}", AsWritten.as_written)
     try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
+        content = yaml.load(written, AsWritten)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if isinstance(content, dict) and "storage_options" in content:
+        content["storage_options"] = _from_typed_yaml(written)["storage_options"]
+    return content
+
+
+def _from_typed_yaml(written: str) -> Any:
+    """Raises ValueError if it is no YAML, ModuleNotFoundError without the library."""
+    import yaml
+
     try:
         return yaml.safe_load(written)
     except yaml.YAMLError as error:

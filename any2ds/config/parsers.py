@@ -10,7 +10,7 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,13 @@ Parser = Callable[[Any], Any]
 Raises ValueError with a message that says what it takes."""
 
 P = TypeVar("P", bound=Parser)
+
+# The largest values of options that have no limit of their own. They stay exact as a float, and the next users of a
+# value can carry it and multiply it: Arrow's int64, libcurl's long, time.
+_LARGEST_COUNT = 10**15
+_LARGEST_NUMBER = 1e9
+_LARGEST_SIZE = 2**50  # 1 PiB
+_MOST_SHOWN = 300  # characters of a value in a message
 
 
 def option(
@@ -88,8 +95,17 @@ def parse_field(declared: Field[Any], value: Any) -> Any:
     except UsageError:
         raise
     except ValueError as error:
-        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={value!r}"
+        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={_brief(value)}"
         raise OptionError(f"invalid {shown}: expected {error}") from None
+
+
+def _brief(value: Any) -> str:
+    """As Python writes it, and its start where it is long."""
+    try:
+        written = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        written = f"a value of the type {type(value).__name__}"
+    return written if len(written) <= _MOST_SHOWN else f"{written[:_MOST_SHOWN]}…"
 
 
 def text(value: Any) -> str:
@@ -114,27 +130,27 @@ def optional(parse: Parser) -> Parser:
 
 
 def boolean(value: Any) -> bool:
-    values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    yes, no = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+    values = {**dict.fromkeys(yes, True), **dict.fromkeys(no, False)}
     try:
         return values[str(value).lower()]
     except KeyError:
         raise ValueError("True or False") from None
 
 
-def integer(at_least: int, at_most: int | None = None) -> Parser:
-    wanted = f"a whole number of at least {at_least}" + (f" and at most {at_most}" if at_most else "")
-
+def integer(at_least: int, at_most: int = _LARGEST_COUNT) -> Parser:
     def parse(value: Any) -> int:
-        number = float(value) if not isinstance(value, bool) else None
-        if number is None or number != int(number) or number < at_least or (at_most and number > at_most):
+        number = float(value) if not isinstance(value, bool) else math.nan
+        if not at_least <= number <= at_most or number != int(number):
             raise ValueError
         return int(number)
 
-    return _wanting(wanted, parse)
+    return _wanting(f"a whole number of at least {at_least:,} and at most {at_most:,}", parse)
 
 
-def number(at_least: float, at_most: float = math.inf) -> Parser:
-    wanted = f"a number of at least {at_least:g}" + (f" and at most {at_most:g}" if at_most < math.inf else "")
+def number(at_least: float, at_most: float = _LARGEST_NUMBER) -> Parser:
+    """A number; `inf` is one only where `at_most` says so."""
+    wanted = f"a number of at least {at_least:g}" + (f" and at most {at_most:,.10g}" if at_most < math.inf else "")
 
     def parse(value: Any) -> float:
         found = float(value) if not isinstance(value, bool) else math.nan
@@ -146,13 +162,11 @@ def number(at_least: float, at_most: float = math.inf) -> Parser:
 
 
 def seconds(value: Any) -> float:
+    """At most 32 years."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number < 1e9:
-        raise ValueError("a number of seconds, 0 for no limit")
-    return number
+        return float(number(0)(value))
+    except ValueError:
+        raise ValueError("a number of seconds below 1,000,000,000; 0 for no limit") from None
 
 
 def optional_limit(parse: Parser) -> Parser:
@@ -169,7 +183,7 @@ def share(value: Any) -> str:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip(), re.ASCII)
     if found is None or float(found[1]) == 0 or (found[2] and float(found[1]) > 100):
         raise ValueError(wanted)
-    if not found[2] and "." in found[1]:
+    if not found[2] and ("." in found[1] or float(found[1]) > _LARGEST_COUNT):
         raise ValueError(wanted)
     return found[0]
 
@@ -196,19 +210,23 @@ def grace(value: Any) -> float:
 
 @accepting("str")
 def byte_count(value: Any) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
-    if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
-        raise ValueError("a size such as 500000, 200MB or 1GiB")
-    return size
+    written = str(value).strip().lower().replace("_", "")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", written, re.ASCII)
+    size = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else 0
+    if not 1 <= size <= _LARGEST_SIZE:
+        raise ValueError("a size such as 500000, 200MB or 1GiB, and at most 1024TiB")
+    return int(size)
 
 
 def bit_rate(value: Any) -> int:
     """Bits per second: `100Mbit`, `1Gbit`, `2.5Gbit/s`, or a number."""
     units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(?:bit(?:/s|s)?|bps)?", str(value).strip().lower())
-    if match is None or (rate := int(float(match[1]) * units[match[2]])) < 1:
-        raise ValueError("bits per second such as 100Mbit or 1Gbit")
-    return rate
+    written = str(value).strip().lower()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(?:bit(?:/s|s)?|bps)?", written, re.ASCII)
+    rate = float(match[1]) * units[match[2]] if match is not None else 0
+    if not 1 <= rate <= _LARGEST_COUNT:
+        raise ValueError("bits per second such as 100Mbit or 1Gbit, and at most 1000Tbit")
+    return int(rate)
 
 
 def integers(at_least: int) -> Parser:
@@ -241,7 +259,7 @@ def byte_count_or_0(value: Any) -> int:
     """A size, which may be 0 here."""
     try:
         return 0 if float(value) == 0 else byte_count(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return byte_count(value)
 
 
@@ -272,7 +290,7 @@ def names(value: Any) -> tuple[str, ...]:
     """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
     if isinstance(value, str):
         value = [part.strip().strip("\"'") for part in _without_brackets(value).split(",")]
-    found = tuple(value)
+    found = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(part, str) and part.strip() for part in found):
         raise ValueError("names separated by commas")
     return found
@@ -572,7 +590,7 @@ def headers(value: Any) -> tuple[str, ...]:
         value = [f"{name}: {content}" for name, content in value.items()]
     elif isinstance(value, str):
         value = re.split(r",\s*(?=[A-Za-z0-9-]+:\s)", value)
-    found = tuple(header_value(part) for part in value)
+    found = tuple(header_value(part) for part in (value if isinstance(value, Iterable) else (value,)))
     if not all(re.match(r"[A-Za-z0-9-]+:\s", part) for part in found):
         raise ValueError("headers such as 'Referer: https://example.org'")
     return found

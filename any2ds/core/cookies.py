@@ -10,8 +10,9 @@ import ipaddress
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from any2ds.core.paths import expanded
 
 _HTTP_ONLY = "#HttpOnly_"  # how curl and browsers mark these cookies; a comment elsewhere
 
@@ -39,7 +40,7 @@ class CookieJar:
     def read(cls, path: str) -> CookieJar:
         """Raises OSError if `path` cannot be read, and ValueError, without the content, if the file is malformed."""
         try:
-            lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+            lines = expanded(path).read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise ValueError("it is not UTF-8 text") from None
         return cls(cookie for number, line in enumerate(lines, 1) if (cookie := _parse(line, number)) is not None)

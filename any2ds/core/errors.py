@@ -32,10 +32,11 @@ one shard travels as a `reports.ShardError`.
 
 from __future__ import annotations
 
-import copy
 import json
+import pickle
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from any2ds.core.text import size
 
@@ -124,6 +125,37 @@ class Any2dsError(Exception):
     def __str__(self) -> str:
         return redacted(super().__str__())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled whatever `__init__` takes, with its cause, and without what `redacted` leaves out: the process that
+        unpickles it need not know the secrets of this one."""
+        state = {**self.__dict__, "__cause__": _picklable(self.__cause__)}
+        return _unpickled, (type(self), _without_secrets(self.args), _without_secrets(state))
+
+
+def _unpickled(kind: type[Any2dsError], arguments: tuple[Any, ...], state: dict[str, Any]) -> Any2dsError:
+    error = kind.__new__(kind, *arguments)
+    if (cause := state.pop("__cause__")) is not None:
+        error.__cause__ = cause
+    error.__dict__.update(state)
+    return error
+
+
+def _picklable(cause: BaseException | None) -> BaseException | None:
+    """The exception, or one with its words if another process could not unpickle it, as those of some libraries."""
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:  # whatever the exceptions of libraries raise there
+        return Exception(f"{type(cause).__name__}: {error_text(cause)}") if cause is not None else None
+    return cause
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_without_secrets, value))
+    return {name: _without_secrets(each) for name, each in value.items()} if type(value) is dict else value
+
 
 class UsageError(Any2dsError):
     """What was asked for cannot be done, such as an unknown option or a missing list; nothing was created."""
@@ -192,10 +224,12 @@ class OutputInUse(OutputError):
 
 
 class MissingExtra(UsageError):
-    """`extra` is the name in `pip install any2ds[extra]` that brings the missing library."""
+    """A library is missing that `wanted` needs. `extra` is the name in `pip install any2ds[extra]` that brings it;
+    where no extra does, it is empty, and `advice` says what is known."""
 
-    def __init__(self, wanted: str, extra: str) -> None:
-        super().__init__(f"{wanted} needs a library that is not installed: pip install '{_source()}[{extra}]'")
+    def __init__(self, wanted: str, extra: str, advice: str = "") -> None:
+        advice = advice or f"pip install '{_source()}[{extra}]'"
+        super().__init__(f"{wanted} needs a library that is not installed: {advice}")
         self.wanted, self.extra = wanted, extra
 
 
@@ -282,11 +316,9 @@ class ReadError(RunError):
         return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
 
     def in_file(self, path: str, where: str = "") -> ReadError:
-        """The same error, which names the file, and the place if it names none."""
-        error = copy.copy(self)
-        error.path, error.where = path, self.where or where
-        error.__cause__ = self.__cause__
-        return error
+        """This error, which names the file from now on, and the place if it named none."""
+        self.path, self.where = path, self.where or where
+        return self
 
 
 class NoGoodRow(ReadError):

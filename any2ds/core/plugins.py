@@ -9,41 +9,44 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from any2ds.core.errors import MissingExtra, OptionError
+from any2ds.core.errors import MissingExtra, OptionError, error_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# Library that an import failed on -> the extra that brings it.
+# Package that an import failed on -> the extra that brings it.
 _EXTRAS = {
-    "aiohttp": "https",  # before requests: fsspec names both
-    "ijson": "json",
-    "yaml": "yaml",
-    "s3fs": "s3",
-    "gcsfs": "gcs",
     "adlfs": "azure",
-    "huggingface_hub": "hf",
-    "paramiko": "sftp",
-    "smbprotocol": "smb",
-    "cv2": "image",
-    "PIL": "image",
-    "av": "video",
-    "numpy": "image",
-    "trafilatura": "text",
-    "pypdfium2": "text",
-    "google_crc32c": "tfrecord",
-    "array_record": "arrayrecord",
+    "aiohttp": "https",
     "apache_beam": "beam",
-    "pyspark": "spark",
-    "wandb": "wandb",
-    "tensorboard": "tensorboard",
+    "array_record": "arrayrecord",
+    "av": "video",
+    "azure": "azure",
+    "cv2": "image",
+    "gcsfs": "gcs",
+    "google_crc32c": "tfrecord",
+    "huggingface_hub": "hf",
+    "ijson": "json",
+    "numpy": "image",
+    "paramiko": "sftp",
+    "PIL": "image",
     "prometheus_client": "prometheus",
-    "'ray'": "ray",  # in quotes: it is a part of other names, such as numpy's multiarray
-    "requests": "requests",  # late: words about the others may mention it
+    "pypdfium2": "text",
+    "pyspark": "spark",
+    "ray": "ray",
+    "requests": "requests",
+    "s3fs": "s3",
+    "smbclient": "smb",
+    "smbprotocol": "smb",
     "socks": "requests",
+    "tensorboard": "tensorboard",
+    "trafilatura": "text",
+    "wandb": "wandb",
+    "yaml": "yaml",
 }
 
 
@@ -85,10 +88,23 @@ def load(kind: str, name: str) -> Any:
 
 
 def missing_extra(wanted: str, error: ImportError) -> Exception:
-    """What to raise when `wanted` failed on an import: the extra to install, or the error itself if none is known."""
-    text = f"{error.name or ''} {error}"
-    extra = next((extra for library, extra in _EXTRAS.items() if library in text), None)
-    return MissingExtra(wanted, extra) if extra else error
+    """What to raise when `wanted` failed on an import: the extra to install, or what is known of a library that no
+    extra brings; the error itself if it is a part of any2ds that is missing."""
+    packages = list(_packages_missing(error))
+    if "any2ds" in packages:
+        return error
+    if extra := next((_EXTRAS[package] for package in packages if package in _EXTRAS), None):
+        return MissingExtra(wanted, extra)
+    return MissingExtra(wanted, "", error_text(error))
+
+
+def _packages_missing(error: BaseException | None) -> Iterator[str]:
+    """The packages that could not be imported, by an ImportError and those that caused it: fsspec raises one with
+    advice in place of the one that names the module."""
+    while error is not None:
+        if isinstance(error, ImportError) and error.name:
+            yield error.name.partition(".")[0]
+        error = error.__cause__ or error.__context__
 
 
 @cache

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow as pa
 from any2ds.core import suggestions
 from any2ds.core.errors import UsageError, printable
 from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS
+from any2ds.core.paths import expanded
 from any2ds.dataset.tfds import LABELS_END
 
 _SHOWN = 80  # characters of a value in a message
@@ -167,7 +167,7 @@ class ClassLabel(Feature):
             raise UsageError("ClassLabel takes names, or num_classes")
         if isinstance(names, (str, os.PathLike)):
             try:
-                lines = Path(names).expanduser().read_text(encoding="utf-8-sig").splitlines()
+                lines = expanded(names).read_text(encoding="utf-8-sig").splitlines()
             except (OSError, ValueError) as error:
                 raise UsageError(
                     f"ClassLabel: the file of names {os.fspath(names)!r} cannot be read: {error}"

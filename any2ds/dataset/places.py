@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from any2ds.core import layout, suggestions
@@ -24,7 +23,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 def data_dir() -> str:
     """The folder for datasets where none is named: `ANY2DS_DATA_DIR`, else ~/any2ds."""
-    return os.environ.get("ANY2DS_DATA_DIR") or str(Path("~/any2ds").expanduser())
+    return os.environ.get("ANY2DS_DATA_DIR") or os.path.expanduser("~/any2ds")
 
 
 default_data_dir = data_dir  # beside arguments of that name

@@ -44,6 +44,7 @@ from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, e
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
 from any2ds.core.members import URL as URL_OF_MEMBER
 from any2ds.core.members import column as column_of_member
+from any2ds.core.paths import expanded
 from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import tfds
@@ -379,7 +380,7 @@ class RecipeBuild:
         if output.is_local:
             return Path(output.path) / _SPOOL
         name = hashlib.sha256(output.identity.encode()).hexdigest()[:32]
-        return Path(self.config.storage.staging_dir or cache_folder() / "builds").expanduser() / name
+        return expanded(self.config.storage.staging_dir or cache_folder() / "builds") / name
 
     def _put_in_place(self, output: OutputFolder, final: OutputFolder) -> None:
         """Rename a local folder that is complete."""
@@ -407,7 +408,7 @@ class RecipeBuild:
         """Run the recipe's code: the samples of all splits, in sorted runs."""
         recipe = self.recipe
         own = recipe.folder()
-        cache = Path(self.asked.download_dir or cache_folder() / "recipes").expanduser()
+        cache = expanded(self.asked.download_dir or cache_folder() / "recipes")
         manual = self.asked.manual_dir or f"{self.asked.data_dir or default_data_dir()}/manual/{recipe.name()}"
         dl = Downloads(
             recipe.name(),
@@ -415,7 +416,7 @@ class RecipeBuild:
                 cache,
                 self.config.fetch,
                 self.config.storage,
-                Path(manual).expanduser(),
+                expanded(manual),
                 recipe.MANUAL_DOWNLOAD_INSTRUCTIONS,
                 self.asked.register_checksums,
                 self.replaced,

@@ -32,6 +32,7 @@ from any2ds.config.options import FetchOptions, StorageOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import MissingExtra, RunError, UsageError, error_text, redacted
 from any2ds.core.failures import Failure
+from any2ds.core.paths import expanded
 from any2ds.core.rows import Row
 from any2ds.core.schemes import GUARDED
 from any2ds.core.terminal.stderr import stderr_console
@@ -177,7 +178,7 @@ class Downloads:
     def path(self, url: str | os.PathLike[str]) -> Any:
         """A path object: a `pathlib.Path`, or for a store (`s3://…`) one of universal_pathlib, which is like it."""
         if "://" not in os.fspath(url):
-            return Path(url).expanduser()
+            return expanded(url)
         try:
             from upath import UPath
         except ModuleNotFoundError as error:
@@ -200,7 +201,7 @@ class Downloads:
                     f"{redacted(url)}: the test has no dummy data for it: DUMMY_DATA maps each URL to a file"
                 )
             elif "://" not in url:
-                found[url] = Path(url).expanduser()
+                found[url] = expanded(url)
                 if not found[url].exists():
                     raise UsageError(f"{url}: no such file, and no URL")
             elif (cached := self._cached(url)) is not None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from any2ds.config.options import InputOptions
 from any2ds.config.recipes import NewOptions
 from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.paths import expanded
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import inputs_of
 from any2ds.recipes.url_rows import columns_of
@@ -31,8 +32,8 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
     name = options.name
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UsageError(f"invalid name {name!r}: expected small letters, digits and _, such as my_flowers")
-    folder = Path(options.folder).expanduser() / name
-    if folder.exists():
+    folder = expanded(options.folder) / name
+    if os.path.lexists(folder):
         raise OutputError(f"{folder} is there already")
     values = {"name": name, "class_name": "".join(part.capitalize() for part in name.split("_"))}
     made = _of_list(options.from_list, values) if options.from_list else _of_archive(values)
@@ -42,9 +43,12 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
         "TAGS.txt": _tags(),
         "checksums.tsv": b"url\tsize\tsha256\tfile name\n",
     }
-    for path, content in made.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
+    try:
+        for path, content in made.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be made: {error.strerror}") from error
     return folder, sorted(made)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from any2ds.core import suggestions
 from any2ds.core.errors import UsageError, error_text
+from any2ds.core.paths import expanded
 from any2ds.recipes.recipe import Recipe, registered
 
 log = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ def _by_path(given: str) -> tuple[type[Recipe], str | None, str | None] | None:
     text, colon, version = given.rpartition(":")
     if not colon or not re.fullmatch(r"[\d.*]+", version):
         text, version = given, ""
-    path, config = Path(text).expanduser(), None
+    path, config = expanded(text), None
     if not path.exists() and path.parent.exists() and path.parent != Path("."):
         path, config = path.parent, path.name
     if path.is_dir():

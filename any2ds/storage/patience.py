@@ -55,7 +55,7 @@ class Patience:
     def pauses(self, chance: Callable[[], float] = random.random) -> Iterator[float]:
         """Seconds after each attempt but the last; up to a half is taken off by `chance`, which is below 1."""
         for number in range(self.attempts - 1):
-            yield min(self.longest, self.first * 2**number) * (1 - chance() / 2)
+            yield min(self.longest, self.first * 2 ** min(number, 60)) * (1 - chance() / 2)
 
 
 # The libraries try by themselves for some seconds (botocore five times, s3fs as often around that). A store that was

@@ -107,7 +107,7 @@ class Stores:
         if (path := self._local_path(url)) is not None:
             return LocalFiles(), path
         from fsspec.core import split_protocol, url_to_fs
-        from fsspec.registry import known_implementations
+        from fsspec.registry import available_protocols, known_implementations
 
         if (mistaken := _ONE_SLASH.match(url)) and mistaken[1] in known_implementations and not os.path.exists(url):
             raise InputError(f"{redacted(url)}: a URL has two slashes, {redacted(url.replace(':/', '://', 1))}")
@@ -126,7 +126,9 @@ class Stores:
         except ImportError as error:
             raise plugins.missing_extra(url, error) from error
         except (ValueError, TypeError) as error:
-            raise InputError(f"{url}: {error}") from error
+            if unknown := sorted(chain - {*available_protocols()}):
+                raise InputError(f"{url}: fsspec knows no store {unknown[0]!r}") from error
+            raise InputError(f"{url}: fsspec cannot open it: {error}") from error
         except Exception as error:  # some connect at once, and have exceptions of their own
             raise InputError(f"{url}: cannot be reached: {error_text(error)}") from error
         return fs, path

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from any2ds import UsageError, download
-from any2ds.cli import parse
+from any2ds.cli import parse, run
 from any2ds.config.commands import COMMANDS
 from any2ds.config.completion import SHELLS
 from any2ds.config.help import help_text, short_help
@@ -182,6 +182,13 @@ REFUSED = [
     (["verifi", "out"], "did you mean verify?"),
     (["--output_format=webdataset"], "url_list is missing"),
     (["--url_list=absent.txt"], "absent.txt"),
+    (["--", "--absent.txt"], "--absent.txt: no such file or folder"),
+    (["verify", "--", "--help"], "--help"),
+    (["--url_list", "--"], "--url_list needs a value"),
+    (["--url_list=urls.txt", "--output_folder=webdav://host/x"], "not installed: Install webdav4"),
+    (["--url_list=urls.txt", "--output_folder=lakefs://x/y"], "not installed: Please install lakefs-spec"),
+    (["--url_list=nonsense://x/y"], "fsspec knows no store 'nonsense'"),
+    (["new", "flowers", f"--folder={'x' * 300}"], "File name too long"),
     (["url.txt"], "url.txt: no such file or folder: did you mean urls.txt?"),
     (["inspect", "../0/tables.csv"], "no such folder: did you mean ../0/table.csv?"),
     (["urls.txt", "s3:/bucket/out"], "a URL has two slashes, s3://bucket/out"),
@@ -263,6 +270,39 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
     assert err.startswith("any2ds: ")
     assert REFUSED[number][1] in err
     assert is_unchanged
+
+
+HOW_ERRORS_ARE_SHOWN = [
+    (["--log_level=debug"], "Traceback"),
+    (["--log_level", "debug"], "Traceback"),
+    (["--log-level=debug"], "Traceback"),
+    (["--log-level", "debug"], "Traceback"),
+    (["--log_format", "json"], '{"event": "error"'),
+    (["--log-format=json"], '{"event": "error"'),
+    (["--log_format=text", "--log-format=json", "--log_level", "debug"], '"traceback"'),
+    (["--config=shown.yaml"], '"traceback"'),
+    (["--log_level=info", "--", "--log_level=debug"], "any2ds: "),
+]
+
+
+@pytest.mark.parametrize(("words", "start"), HOW_ERRORS_ARE_SHOWN, ids=lambda value: str(value))
+def test_an_error_at_the_start_is_shown_as_the_command_line_asks_however_it_is_written(
+    words: list[str], start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shown.yaml").write_text("log_level: debug\nlog_format: json\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(["--timeout=soon", *words]) == 2
+    said = capsys.readouterr().err
+    assert start in said
+    assert said.startswith(start) or start == '"traceback"'
+
+
+def test_names_may_stand_behind_two_dashes(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "--urls.txt").write_text(f"{server.url('0')}\n")
+        ran = any2ds("--quiet", "--report=False", "--", "--urls.txt", "-d", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (tmp_path / "-d" / "00000_stats.json").exists()
 
 
 @pytest.mark.slow

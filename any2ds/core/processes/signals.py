@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 _PATIENCE = 0.5  # seconds that an orderly end may be late
 _LAST_RESORT = 1.5  # seconds that cleaning up may take, in a process that is ours
+_CLEANING_UP = 3.0  # seconds for that where no run was at work yet: the lock lies on a store that may not answer
 
 
 # SIGHUP says that the terminal is gone, and asks for what SIGTERM does; `nohup` has it ignored, and so it stays.
@@ -24,8 +25,8 @@ _TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if 
 class Terminated(SystemExit):
     """SIGTERM or SIGHUP, as an exception: Python's own clean-up is run on its way, and the process ends with 143."""
 
-    def __init__(self) -> None:
-        super().__init__(128 + signal.SIGTERM)
+    def __init__(self, code: int = 128 + signal.SIGTERM) -> None:
+        super().__init__(code)
 
 
 def raise_for(number: int, frame: Any = None) -> NoReturn:
@@ -33,7 +34,17 @@ def raise_for(number: int, frame: Any = None) -> NoReturn:
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
-_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, raise_for)
+def _end(number: int, frame: Any = None) -> NoReturn:
+    """The handler of a process that is ours, outside of a run: what cleans up on the way of the exception may ask a
+    store that gives no answer, again and again, and must not keep the process."""
+    if _process_is_ours and hasattr(signal, "setitimer"):
+        is_again = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        signal.signal(signal.SIGALRM, lambda *_: _exit(number))
+        signal.setitimer(signal.ITIMER_REAL, _LAST_RESORT if is_again else _CLEANING_UP)
+    raise_for(number)
+
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, raise_for, _end)
 
 
 def _is_default(handler: Any) -> bool:
@@ -147,9 +158,9 @@ def own_process() -> None:
     """This process is there for any2ds alone, as on the command line: if cleaning up hangs, it is ended."""
     global _process_is_ours
     _process_is_ours = True
-    for number in _TERMINATING:
+    for number in (signal.SIGINT, *_TERMINATING):
         if number == signal.SIGTERM or signal.getsignal(number) in _DEFAULTS:
-            signal.signal(number, raise_for)
+            signal.signal(number, _end)
 
 
 def is_own_process() -> bool:

@@ -15,7 +15,6 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.failures import in_order
 from any2ds.core.metadata import SPLIT
+from any2ds.core.paths import expanded
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
@@ -142,7 +142,7 @@ def card(options: ParsedOptions) -> Card:
                 f"{wanted.output_folder!r}: {hub.CARD_FILE} cannot be written: {error_text(error)}"
             ) from error
         return Card(text, f"{found.output_folder.rstrip('/')}/{hub.CARD_FILE}")
-    path = Path(wanted.output).expanduser()
+    path = expanded(wanted.output)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -164,7 +164,7 @@ def _previous(dataset: Dataset, wanted: CardOptions) -> str:
         if wanted.output is None:
             content = dataset.read(hub.CARD_FILE) if hub.CARD_FILE in dataset.entries else b""
         else:
-            path = Path(wanted.output).expanduser()
+            path = expanded(wanted.output)
             content = path.read_bytes() if wanted.output != "-" and path.exists() else b""
     except Exception as error:  # every file system has exceptions of its own
         raise OutputError(f"the {hub.CARD_FILE} that is there cannot be read: {error_text(error)}") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.paths import expanded
 from any2ds.storage.folders import OutputFolder
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
@@ -201,7 +202,7 @@ def cache_folder() -> Path:
     if own := os.environ.get("ANY2DS_CACHE"):
         return Path(own)
     home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return Path(home or "~/.cache").expanduser() / "any2ds"
+    return expanded(home or "~/.cache") / "any2ds"
 
 
 if hasattr(os, "pread"):

@@ -19,6 +19,7 @@ from any2ds.config.options import ParsedOptions, ReportOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
+from any2ds.core.paths import expanded
 from any2ds.dataset.figures import Figures, LastRun, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.places import located
@@ -116,7 +117,7 @@ def _write(content: str, place: str | None) -> None:
         sys.stdout.write(content)
         return
     try:
-        Path(str(place)).expanduser().write_text(content, encoding="utf-8")
+        expanded(str(place)).write_text(content, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"--output={place}: {error.strerror}") from error
 
@@ -126,7 +127,7 @@ def _open(content: str, place: str | None, folder: OutputFolder) -> None:
     import webbrowser
 
     if place is not None and place != "-":
-        path = Path(place).expanduser()
+        path = expanded(place)
     elif folder.is_local and place is None:
         path = Path(folder.path) / layout.REPORT_FILE
     else:

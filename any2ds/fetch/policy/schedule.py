@@ -337,7 +337,8 @@ class Schedule:
 
     def backoff(self, attempt: int) -> float:
         """Seconds before the next attempt: exponential with full jitter, so that failures of one moment spread out."""
-        return self._rng.uniform(0, min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (attempt - 1)))
+        doublings = min(attempt - 1, 60)  # 2.0**1024 overflows
+        return self._rng.uniform(0, min(MAX_BACKOFF, FIRST_BACKOFF * 2.0**doublings))
 
     def _crowded(self, now: float) -> bool:
         """Whether those that hang take so many places that hosts that answer should have the others."""

@@ -21,6 +21,7 @@ from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
+from any2ds.core.paths import expanded
 from any2ds.core.reports import RunReport
 from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 from any2ds.run.reporters._figures import live_metrics
@@ -66,7 +67,7 @@ class TensorBoard(PeriodicReporter):
 def _folder_of(watch: WatchOptions, run: RunInfo) -> Path:
     """Each of several runs that make the dataset together has a folder of its own."""
     if watch.tensorboard_dir is not None:
-        folder = Path(watch.tensorboard_dir).expanduser()
+        folder = expanded(watch.tensorboard_dir)
     elif run.output.is_local:
         folder = Path(run.output.path) / layout.TENSORBOARD_FOLDER
     else:

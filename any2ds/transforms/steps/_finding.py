@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from any2ds.core.errors import OptionError
+from any2ds.core.paths import expanded
 
 _EXAMPLES = "module:function, or a file and a name in it, my_step.py:clean"
 _WAY_OUT = "name a file, transform='my_step.py:clean', import it from a module, or use distributor='inline'"
@@ -41,7 +42,7 @@ def carried(step: Any) -> Any:
     place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
     if not place.endswith(".py"):
         return step
-    path = Path(place).expanduser().resolve()
+    path = expanded(place).resolve()
     return StepOfFile(step, str(path), path.read_bytes())
 
 

@@ -63,7 +63,9 @@ STEPS: Mapping[str, StepInfo] = {
         "image",
         ("opencv", "pillow", "simplejpeg"),
     ),
-    "audio": StepInfo(frozenset({"decode_check", *AudioOptions.__dataclass_fields__}), "audio", ("av",)),
+    "audio": StepInfo(
+        frozenset({"decode_check", "clip_seconds", "clips_col", *AudioOptions.__dataclass_fields__}), "audio", ("av",)
+    ),
     "video": StepInfo(
         frozenset({"decode_check", "min_duration", "max_duration", *VideoOptions.__dataclass_fields__}),
         "video",

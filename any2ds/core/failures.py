@@ -139,7 +139,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_large": FailureCode(
         False,
-        "bigger than --max_file_bytes or than the output format holds, or compressed more than --max_content_ratio allows",
+        "bigger than --max_file_bytes or the output format allows, or compressed more than --max_content_ratio allows",
         "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
     ),
     "too_many_redirects": FailureCode(

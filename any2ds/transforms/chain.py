@@ -148,8 +148,20 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
     except OF_THE_RUN:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
-        return failed(sample, error)
-    return made
+        made = failed(sample, error)
+    works_as: frozenset[str] = getattr(step, "works_as", frozenset())
+    if not works_as:
+        return made
+    if isinstance(made, Sample):
+        return _marked(made, sample, works_as)
+    return [_marked(one, sample, works_as) for one in made]
+
+
+def _marked(made: Sample, given: Sample, works_as: frozenset[str]) -> Sample:
+    """What a step has made of `given`, with the names under which the step works, unless it has left it as it was."""
+    if made.body is given.body and made.fields is given.fields and made.members is given.members:
+        return made
+    return replace(made, processed=made.processed | works_as)
 
 
 def _unsupported(step: Any, sample: Sample) -> str:
@@ -324,6 +336,7 @@ class ByMember:
         self._steps = steps
         self.columns = {column: type for step in steps.values() for column, type in step.columns.items()}
         self.members = {ext: type for step in steps.values() for ext, type in getattr(step, "members", {}).items()}
+        self.works_as = frozenset[str]().union(*(getattr(step, "works_as", ()) for step in steps.values()))
 
     def takes(self, sample: Sample) -> bool:
         step = self._steps.get(sample.row.member)
@@ -339,6 +352,16 @@ class ByMember:
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         made: Sample | Sequence[Sample] = self._steps[sample.row.member](sample)
         return made
+
+
+def options_by_step(media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> dict[str, tuple[str, ...]]:
+    """Step of any2ds that is to change files -> the options that ask for it, under the names that the user gave."""
+    names = by_preset or {}
+    return {
+        step: tuple(dict.fromkeys(names.get(option, option) for option in asked))
+        for step, asked in _asked_for(media)
+        if STEPS[step].files
+    }
 
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:

@@ -14,9 +14,7 @@ LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 BASE = Fraction(1, 1000)  # what the times of pictures are counted in
 
 
-def samples(
-    seconds: float, rate: int = 44_100, channels: int = 1, hertz: float = 440, rising: bool = False
-) -> Any:
+def samples(seconds: float, rate: int = 44_100, channels: int = 1, hertz: float = 440, rising: bool = False) -> Any:
     """A tone, interleaved 16 bit, half as loud as can be; the left channel alone where there are several. One that is
     `rising` goes up by 80 Hz a second, so that it sounds at no moment as at another."""
     time = np.arange(round(seconds * rate)) / rate

@@ -28,6 +28,7 @@ _NOT_SOUND = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists
 
 
 class AudioTransform:
+    works_as = frozenset({"audio"})
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
         "sample_rate": pa.int32(),

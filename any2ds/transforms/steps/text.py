@@ -38,6 +38,7 @@ _PDF_BYTES = 64 << 20  # that pdfium takes in its process for a document, about,
 
 
 class TextTransform:
+    works_as = frozenset({"text"})
     columns: ClassVar[Mapping[str, pa.DataType]] = {"pages": pa.int32()}
     members: ClassVar[Mapping[str, pa.DataType]] = {"txt": pa.string()}
 

@@ -191,6 +191,7 @@ class RewrittenShard:
         for position, samples in self._outcomes.items():
             self.stats.add_metadata([sample.fields for sample in samples], partial(rows.url, position))
             for sample in samples:
+                self.stats.processed.update(sample.processed)
                 if sample.not_processed and sample.fields.get("status") == SUCCESS:
                     self.stats.not_processed.update(sample.not_processed.values())
         report = self.stats.report(self.job.shard_id)

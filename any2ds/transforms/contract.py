@@ -20,6 +20,8 @@ class Transform(Protocol):
 
     One that adds extra files to a sample (`with_member`) names their extensions in `members`; in record formats each is
     a column. One of any2ds has `works_as`, names of `STEPS`: samples that it changes or fails are counted under these.
+    Those of its columns that tell of the stored file are `file_columns`; `describe(sample)` reads them from the header
+    of another file, which a step of the user has put in its place.
     """
 
     columns: Mapping[str, pa.DataType]  # of the metadata that it fills

@@ -127,6 +127,17 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         return _judged(found, _measured(container, list(container.streams)))
 
 
+def sound_columns(facts: Facts) -> dict[str, Any]:
+    """What the metadata say of the length and the sound of a file."""
+    sound = facts.sound
+    return {
+        "duration": facts.duration,
+        "sample_rate": sound and sound.rate,
+        "channels": sound and sound.channels,
+        "codec": sound and sound.codec,
+    }
+
+
 def check_end(data: bytes) -> None:
     """Raises NotDecodable for a file that is shorter than its header claims, in the formats whose headers tell."""
     if message := missing_end(data):

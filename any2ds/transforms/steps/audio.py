@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,6 +30,7 @@ _NOT_SOUND = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists
 
 class AudioTransform:
     works_as = frozenset({"audio"})
+    file_columns = ("duration", "sample_rate", "channels", "codec")
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
         "sample_rate": pa.int32(),
@@ -90,6 +92,11 @@ class AudioTransform:
             return sample  # video, which concerns the step for that, if there is one
         return self.of_sound(sample, facts) if facts.picture is None else self.of_video(sample, facts)
 
+    def describe(self, sample: Sample) -> Mapping[str, Any]:
+        """The columns of the sound that a sample has now. Raises NotDecodable, Rejected."""
+        facts = _av.facts_of(sample.data, self._max_pixels) if self.takes(sample) else None
+        return {} if facts is None or facts.picture is not None else _av.sound_columns(facts)
+
     def of_video(self, sample: Sample, facts: Facts) -> Sample:
         """A video, marked as not processed if the options for sound have no effect on its sound; logs that once."""
         if not self._not_for_video or facts.sound is None:
@@ -102,11 +109,7 @@ class AudioTransform:
 
     def of_sound(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
         """What becomes of a file of sound alone: itself, or its clips. Raises NotDecodable."""
-        sound = facts.sound
-        assert sound is not None
-        reported = sample.with_fields(
-            duration=facts.duration, sample_rate=sound.rate, channels=sound.channels, codec=sound.codec
-        )
+        reported = sample.with_fields(**_av.sound_columns(facts))
         try:
             check_length(facts, self._options)
             if self._checks:

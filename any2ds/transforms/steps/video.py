@@ -44,6 +44,8 @@ class VideoTransform:
         "channels": pa.int32(),
     }
 
+    file_columns = ("duration", "fps", "width", "height", "video_codec", "codec", "sample_rate", "channels")
+
     def __init__(self, media: MediaOptions) -> None:
         """Raises ImportError without OpenCV, OptionError for what cannot be, or not be encoded here."""
         _check(media)
@@ -95,6 +97,22 @@ class VideoTransform:
         if plan is None or plan.encoder is None:
             return _HEADER + 2 * sample.size
         return _HEADER + _video.memory(facts, plan) + 2 * sample.size
+
+    def describe(self, sample: Sample) -> Mapping[str, Any]:
+        """The columns of the video, sound or frame that a sample has now. Raises NotDecodable, Rejected."""
+        if self._images is not None and sample.mime_type.startswith("image/"):
+            return self._images.describe(sample)
+        if not (self.takes(sample) or AudioTransform.takes(sample)):
+            return self._of_split_sound(sample)
+        facts = _av.facts_of(sample.data, self._max_pixels)
+        found = _av.sound_columns(facts) if facts.picture is None else _columns(facts, facts.picture)
+        return {**found, **self._of_split_sound(sample)}
+
+    def _of_split_sound(self, sample: Sample) -> dict[str, Any]:
+        """The columns that tell of the sound that lies beside its video, if there is one."""
+        if self._split_form is None or self._split_form.ext not in sample.members:
+            return {}
+        return {name: sample.fields.get(name) for name in ("codec", "sample_rate", "channels")}
 
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
@@ -246,19 +264,14 @@ def _check(media: MediaOptions) -> None:
 
 def _reported(sample: Sample, facts: Facts, picture: Picture) -> Sample:
     width, height = picture.shown
-    sound = facts.sound
-    return sample.with_fields(
-        duration=facts.duration,
-        fps=picture.fps,
-        width=width,
-        height=height,
-        original_width=width,
-        original_height=height,
-        video_codec=picture.codec,
-        codec=sound and sound.codec,
-        sample_rate=sound and sound.rate,
-        channels=sound and sound.channels,
-    )
+    return sample.with_fields(**_columns(facts, picture), original_width=width, original_height=height)
+
+
+def _columns(facts: Facts, picture: Picture) -> dict[str, Any]:
+    """What the metadata say of a file with moving pictures."""
+    width, height = picture.shown
+    of_picture = {"fps": picture.fps, "width": width, "height": height, "video_codec": picture.codec}
+    return {**_av.sound_columns(facts), **of_picture}
 
 
 def _stored(sample: Sample, data: bytes, plan: Plan) -> Sample:

@@ -277,9 +277,13 @@ class VideoOptions:
     video_format: str = option(
         "mp4, webm, mkv, or keep, that of the file", one_of("keep", "mp4", "webm", "mkv"), "keep"
     )
-    clip_seconds: float = option("cut into clips of this many seconds, each a sample; 0 for no clips", number(0), 0.0)
+    clip_seconds: float = option(
+        "cut sound and video into clips of this many seconds, each a sample; 0 for no clips", number(0), 0.0
+    )
     clips_col: str | None = option(
-        "column with [start, end] pairs in seconds, each of which becomes a sample", optional(text), None
+        "column with [start, end] pairs in seconds, each of which becomes a sample, of sound and video",
+        optional(text),
+        None,
     )
     frames: int = option(
         "store this many evenly spaced images instead of the video; 0 for none", integer(0, 100_000), 0

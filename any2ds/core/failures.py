@@ -145,7 +145,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_large": FailureCode(
         False,
-        "bigger than --max_file_bytes, or compressed more than --max_content_ratio allows",
+        "bigger than --max_file_bytes or the output format allows, or compressed more than --max_content_ratio allows",
         "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
     ),
     "too_many_redirects": FailureCode(
@@ -197,7 +197,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_clips": FailureCode(
         False,
         "the column of --clips_col holds something else than pairs of times",
-        "Correct these rows of the list; null means that the video is not cut.",
+        "Correct these rows of the list; null means that the file is not cut.",
     ),
     "too_small": FailureCode(
         False,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from any2ds.core.errors import redacted
 from any2ds.core.failures import SUCCESS, failure_code
 from any2ds.core.samples import Sample, member_column, member_value
-from any2ds.core.tables import to_json
+from any2ds.core.tables import array_of, take, to_json
 from any2ds.core.wide_columns import WideColumns, is_wide
 
 HASHES = ("md5", "sha256", "sha512")
@@ -79,6 +79,7 @@ def reserved_columns(hashes: Collection[str]) -> frozenset[str]:
     return RESERVED_COLUMNS - (set(HASHES) - set(hashes))
 
 
+_LIST_BYTES_AT_ONCE = 64 << 20  # bytes of the columns of the list in one table, where their rows are alike
 _LONGEST_EXAMPLE = 300  # characters of a URL that stands in figures
 
 # Also where browsers' rules allow fewer slashes, and where a password has characters in it that end a host, which makes
@@ -187,8 +188,8 @@ class MetadataTable:
             return splits_of(self._values[number][place] for number in stored)
         if SPLIT not in self._rows.schema.names:
             return {}
-        positions = pa.array([self._positions[number] for number in stored], pa.int64())
-        return splits_of(self._rows.column(SPLIT).take(positions).to_pylist())
+        positions = [self._positions[number] for number in stored]
+        return splits_of(take(self._rows.column(SPLIT), positions).to_pylist())
 
     def add(self, sample: Sample) -> None:
         """Raises OSError if there is no room for what is large in it."""
@@ -222,12 +223,12 @@ class MetadataTable:
 
     def table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """The outcomes from `start` up to `stop`, as a table of `schema`."""
-        picked = self._rows.take(pa.array(self._positions[start:stop], pa.int64()))
+        picked = take(self._rows, self._positions[start:stop])
         last = len(self) if stop is None else stop
         wide = self._wide.columns(start, last) if self._wide is not None else {}
         columns = zip(*self._values[start:stop], strict=True) if last > start else [()] * len(self._narrow)
         narrow = dict(zip(self._narrow, columns, strict=True))
-        own = [wide[name] if name in wide else pa.array(narrow[name], type) for name, type in self._types.items()]
+        own = [wide[name] if name in wide else array_of(narrow[name], type) for name, type in self._types.items()]
         keys = pa.array(self._keys[start:stop], pa.string())
         return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
 
@@ -244,7 +245,14 @@ class MetadataTable:
     def pieces(self) -> Iterator[pa.Table]:
         """All outcomes, in one table, or in several where they are too large for that."""
         for rows in self._wide.pieces() if self._wide is not None else [range(len(self))]:
-            yield self.table(rows.start, rows.stop)
+            for part in self.parts(rows.start, rows.stop):
+                yield self.table(part.start, part.stop)
+
+    def parts(self, start: int, stop: int) -> Iterator[range]:
+        """The rows from `start` up to `stop`, in as few ranges as there can be without much of the list in one."""
+        most = max(1, _LIST_BYTES_AT_ONCE * self._rows.num_rows // max(1, self._rows.nbytes))
+        for first in range(start, stop, most) or [start]:
+            yield range(first, min(first + most, stop))
 
     def close(self) -> None:
         """Let go of the file, if there is one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -56,6 +56,51 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         with contextlib.suppress(*_NOT_OF_PYTHON):
             return list(batch.to_pylist())
     return [dict(zip(names, row, strict=True)) for row in zip(*map(values, batch.columns), strict=True)]
+
+
+def array_of(values: Sequence[Any], type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """The values as Arrow has them, in chunks if their texts have more than 2 GiB.
+
+    A value that the type cannot hold, such as a side of 2^31 pixels in an int32, is null: it costs no other row.
+    """
+    try:
+        return pa.array(values, type)
+    except (*_NOT_OF_PYTHON, TypeError):
+        return pa.array([_fitting(value, type) for value in values], type)
+
+
+def _fitting(value: Any, type: pa.DataType) -> Any:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()  # a lone surrogate is no character
+    try:
+        return pa.scalar(value, type).as_py()
+    except (*_NOT_OF_PYTHON, TypeError):
+        return None
+
+
+_Rows = TypeVar("_Rows", pa.Table, pa.ChunkedArray)
+
+
+def take(rows: _Rows, numbers: Sequence[int | None]) -> _Rows:
+    """The rows with these numbers, null for None.
+
+    Arrow's own `take` refuses to make, or to read, one array with more than 2 GiB of text: such rows are taken in
+    several pieces.
+    """
+    present = [number for number in numbers if number is not None]
+    first, stop = (min(present), max(present) + 1) if present else (0, 0)
+    near = rows.slice(first, stop - first)
+    wanted = [None if number is None else number - first for number in numbers]
+    try:
+        return near.take(pa.array(wanted, pa.int64()))
+    except pa.ArrowInvalid:
+        if len(numbers) <= 1:
+            raise
+    half = len(numbers) // 2
+    pieces = [take(rows, numbers[:half]), take(rows, numbers[half:])]
+    if isinstance(rows, pa.Table):
+        return pa.concat_tables(pieces)
+    return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], rows.type)
 
 
 def _value(value: pa.Scalar) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.core.bodies.stored import SpoolFile, StoredBody
+from any2ds.core.tables import array_of
 
 _HELD = 8 << 20  # bytes of values in memory
 _AT_ONCE = 64 << 20  # bytes of values in one of `pieces`
@@ -73,8 +74,8 @@ class WideColumns:
 
     def _in_memory(self, start: int, stop: int) -> pa.Table:
         first, last = max(start - self._start, 0), max(stop - self._start, 0)
-        arrays = [pa.array(self._columns[field.name][first:last], field.type) for field in self._schema]
-        return pa.Table.from_arrays([pa.chunked_array([array], array.type) for array in arrays], schema=self._schema)
+        arrays = [array_of(self._columns[field.name][first:last], field.type) for field in self._schema]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _shelve(self) -> None:
         stream = pa.BufferOutputStream()

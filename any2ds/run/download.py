@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core.errors import shard_count
@@ -37,6 +38,7 @@ from any2ds.run.session import (
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, RunLock, locked
 from any2ds.storage.swap import finish_swaps, no_swap_left
+from any2ds.transforms.chain import options_by_step
 from any2ds.worker.worker import ShardWorker
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ def make_dataset(
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output)
-        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
+        steps = options_by_step(config.media, presets.set_by(config.output.preset))
+        info = replace(info, member=rank.name if rank else "", left_out=source.left_out, steps=steps)
         job = _Download(config, source, output, distributor, info, new_fetcher, tuple(more))
         check_private(output, config.run)
         return job.make_all() if rank is None else job.make_share(rank)

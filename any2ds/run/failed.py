@@ -17,6 +17,7 @@ from any2ds.core.members import Members
 from any2ds.core.metadata import HASHES
 from any2ds.core.rows import ShardJob
 from any2ds.core.samples import row_key
+from any2ds.core.tables import take
 from any2ds.run.monitor import Outlook
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.previous_shard import (
@@ -146,7 +147,7 @@ class FailedRows:
                 return None
             wanted = list_columns(names, self._of_transforms, self._hashes)
             table = without_field_metadata(file.read(wanted).select(wanted))
-        rows = table.take(pa.array([rows_of[position][0] for position in range(count)], pa.int64()))
+        rows = take(table, [rows_of[position][0] for position in range(count)])
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)

@@ -6,6 +6,7 @@ import logging
 import os
 from dataclasses import replace
 
+from any2ds.config import presets
 from any2ds.config.hashes import hash_columns, outcome_fields
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import RETRY_GROUPS, ParsedOptions, flat
@@ -27,7 +28,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
 from any2ds.storage.swap import no_swap_left
-from any2ds.transforms.chain import Pipeline, step_records
+from any2ds.transforms.chain import Pipeline, options_by_step, step_records
 from any2ds.worker.worker import ShardWorker
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def retry(options: ParsedOptions) -> RunReport:
         )
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)
-        info = replace(info, finished=plan.shards)
+        info = replace(info, finished=plan.shards, steps=options_by_step(media, presets.set_by(made.preset)))
         watching = [*reporters(watch, info, running.quiet), ShardListener(catalogue.on_shard)]
         ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
         last_report.total = run(worker, distributor, watching, ledger, running.grace)

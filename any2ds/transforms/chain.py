@@ -148,8 +148,20 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
     except OF_THE_RUN:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
-        return failed(sample, error)
-    return made
+        made = failed(sample, error)
+    works_as: frozenset[str] = getattr(step, "works_as", frozenset())
+    if not works_as:
+        return made
+    if isinstance(made, Sample):
+        return _marked(made, sample, works_as)
+    return [_marked(one, sample, works_as) for one in made]
+
+
+def _marked(made: Sample, given: Sample, works_as: frozenset[str]) -> Sample:
+    """What a step has made of `given`, with the names under which the step works, unless it has left it as it was."""
+    if made.body is given.body and made.fields is given.fields and made.members is given.members:
+        return made
+    return replace(made, processed=made.processed | works_as)
 
 
 def _unsupported(step: Any, sample: Sample) -> str:
@@ -202,7 +214,8 @@ class Pipeline:
         if media.files.transform:
             from any2ds.transforms.steps import user
 
-            named += [(f"transform={user.name_of(spec)}", user.load(spec)) for spec in media.files.transform]
+            describe = FileDescription([step for _, step in named])
+            named += [(f"transform={user.name_of(spec)}", user.load(spec, describe)) for spec in media.files.transform]
         self.groups = tuple(_groups([step for _, step in named]))
         self._filled_by: dict[str, str] = {}  # column -> step
         self.columns: dict[str, pa.DataType] = {
@@ -255,6 +268,26 @@ class Pipeline:
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""
         return sample.body is not None and any(group.takes(sample) for group in self.groups)
+
+
+class FileDescription:
+    """What the metadata of steps of any2ds say of a file that a step of the user has made, by its header."""
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self._steps = [step for step in steps if getattr(step, "file_columns", ())]
+        self._unknown = dict.fromkeys(column for step in self._steps for column in step.file_columns)
+
+    def __call__(self, sample: Sample) -> dict[str, Any]:
+        """The columns that describe a stored file, with null for what its header does not tell."""
+        found: dict[str, Any] = dict(self._unknown)
+        for step in self._steps:
+            try:
+                found.update(step.describe(sample))
+            except OF_THE_RUN:
+                raise
+            except Exception as error:  # the file is the user's: it need not be one that any2ds can read
+                log.debug("%s cannot be described: %s", sample.key, error)
+        return found
 
 
 def _refuse_what_is_left_out(media: MediaOptions) -> None:
@@ -324,6 +357,16 @@ class ByMember:
         self._steps = steps
         self.columns = {column: type for step in steps.values() for column, type in step.columns.items()}
         self.members = {ext: type for step in steps.values() for ext, type in getattr(step, "members", {}).items()}
+        self.works_as = frozenset[str]().union(*(getattr(step, "works_as", ()) for step in steps.values()))
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        return tuple(column for step in self._steps.values() for column in getattr(step, "file_columns", ()))
+
+    def describe(self, sample: Sample) -> Mapping[str, Any]:
+        step = self._steps.get(sample.row.member)
+        found: Mapping[str, Any] = step.describe(sample) if step is not None and hasattr(step, "describe") else {}
+        return found
 
     def takes(self, sample: Sample) -> bool:
         step = self._steps.get(sample.row.member)
@@ -339,6 +382,16 @@ class ByMember:
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         made: Sample | Sequence[Sample] = self._steps[sample.row.member](sample)
         return made
+
+
+def options_by_step(media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> dict[str, tuple[str, ...]]:
+    """Step of any2ds that is to change files -> the options that ask for it, under the names that the user gave."""
+    names = by_preset or {}
+    return {
+        step: tuple(dict.fromkeys(names.get(option, option) for option in asked))
+        for step, asked in _asked_for(media)
+        if STEPS[step].files
+    }
 
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:

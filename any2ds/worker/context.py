@@ -21,7 +21,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import MetadataTable, shown_urls
 from any2ds.core.reports import ShardReport
-from any2ds.core.samples import Sample, Samples, free_extension, taken_extensions
+from any2ds.core.samples import Sample, Samples, free_extension, release, taken_extensions
 from any2ds.storage.disk.staging import remove
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import WITHOUT_FILES
@@ -70,6 +70,30 @@ class ShardContext:
         if self.options.file_ext != "auto":  # it was checked before the run
             return frozenset()
         return taken_extensions(self.writer.has_members, "caption" in rows.schema.names, self.further)
+
+    def storable(self, samples: Samples) -> Samples:
+        """The samples of a row; one with a file that the format cannot hold has failed, and its files are released."""
+        writer = self.writer
+        if writer.most_bytes is None and writer.most_sample_bytes is None:
+            return samples
+        return [self._refused(sample) or sample for sample in samples]
+
+    def _refused(self, sample: Sample) -> Sample | None:
+        """The failure of a sample that is too large for the format; None if it is not."""
+        sizes = [body.size for body in sample.bodies]
+        largest, total = max(sizes, default=0), sum(sizes)
+        if largest > (self.writer.most_bytes or largest):
+            message = f"a file of {largest:,} bytes; {self._format} holds at most {self.writer.most_bytes:,}"
+        elif total > (self.writer.most_sample_bytes or total):
+            message = f"{total:,} bytes; a sample of {self._format} has at most {self.writer.most_sample_bytes:,}"
+        else:
+            return None
+        release((sample,))
+        return sample.failed("too_large", f"{message}: --output_format=webdataset or files stores it")
+
+    @property
+    def _format(self) -> str:
+        return f"--output_format={self.options.output_format}"
 
     def _in_sight(self, of_list: Sequence[str], own: Sequence[str]) -> Sequence[str]:
         """The columns in sight of a dataset that is to look like one of another tool."""

@@ -15,7 +15,7 @@ from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
-from any2ds.core.tables import rows_of
+from any2ds.core.tables import rows_of, take
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.dedupe import expected_hashes
 
@@ -46,7 +46,7 @@ class JobRows:
     def at(self, positions: list[int]) -> Iterator[Row]:
         """Those at `positions`, in that order."""
         rows = positions if self._index is None else [self._index[position] for position in positions]
-        return self._rows(self.table.take(pa.array(rows, pa.int64())), positions)
+        return self._rows(take(self.table, rows), positions)
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""
@@ -121,9 +121,8 @@ class SlotRows(JobRows):
         width, rows = len(members), table.num_rows
         self._names = members.names
         self._urls = [table.column(name) for name in members.url_columns]
-        places = pa.array([row for row in range(rows) for _ in range(width)], pa.int64())
-        across = pa.array([row + number * rows for row in range(rows) for number in range(width)], pa.int64())
-        slots = table.take(places)
+        across = [row + number * rows for row in range(rows) for number in range(width)]
+        slots = take(table, [row for row in range(rows) for _ in range(width)])
         slots = slots.set_column(slots.schema.get_field_index("url"), "url", _one_by_one(self._urls, across))
         there = [name for name in members.hash_columns if name in table.schema.names]
         if there:
@@ -148,7 +147,7 @@ class SlotRows(JobRows):
     def table_at(self, slots: list[int]) -> pa.Table:
         """What the list says of these."""
         rows = slots if self._index is None else [self._index[slot] for slot in slots]
-        return self.table.take(pa.array(rows, pa.int64()))
+        return take(self.table, rows)
 
     def _keys(self, positions: list[int]) -> Iterable[str]:
         width = len(self._names)
@@ -168,7 +167,7 @@ class SlotRows(JobRows):
         return [self._names[slot % width] for slot in positions]
 
 
-def _one_by_one(columns: Sequence[pa.ChunkedArray | pa.Array], across: pa.Array) -> pa.ChunkedArray:
+def _one_by_one(columns: Sequence[pa.ChunkedArray | pa.Array], across: Sequence[int]) -> pa.ChunkedArray:
     """The values of the columns of all members in the order of their slots, which `across` has."""
     chunks = [chunk for each in columns for chunk in (each.chunks if isinstance(each, pa.ChunkedArray) else [each])]
-    return pa.chunked_array(chunks, pa.string()).take(across)
+    return take(pa.chunked_array(chunks, pa.string()), across)

@@ -176,16 +176,18 @@ class _Columns:
             if part is not None and part.not_processed
             for reason in part.not_processed.values()
         }
+        processed = frozenset[str]().union(*(part.processed for part in parts if part is not None))
+        told: dict[str, Any] = {"not_processed": left, "processed": processed, "seconds": seconds}
         if not is_stored:
             kept = files if any(_may_pass(part) for part in parts) else {}
             if not kept:
                 release(part for part in parts if part is not None)
             failure = outcome.failure
-            return Sample(row, None, "", fields, failure, extra_files=kept, not_processed=left, seconds=seconds)
+            return Sample(row, None, "", fields, failure, extra_files=kept, **told)
         if not files:  # they are in the previous shard
-            return Sample(row, None, "", fields, seconds=seconds)
+            return Sample(row, None, "", fields, processed=processed, seconds=seconds)
         (ext, body), *others = files.items()
-        return Sample(row, body, ext, fields, extra_files=dict(others), not_processed=left, seconds=seconds)
+        return Sample(row, body, ext, fields, extra_files=dict(others), **told)
 
     def _values(self, sample: Sample) -> Iterable[Any]:
         """What it has in the columns `own`."""

@@ -221,6 +221,7 @@ class OpenShards:
         if shard.joined is not None and row.member:
             self._take_joined(shard, samples)
             return
+        samples = self._context.storable(samples)
         rows = shard.rows_with(row.position)
         code = code_of(outcome_of(samples))
         self._outcomes[code] += rows

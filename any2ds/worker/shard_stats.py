@@ -28,6 +28,7 @@ class ShardStats:
         self.start_time = time.time()
         self.bytes: int | None = 0  # of stored files; None: nobody knows the size of one
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
+        self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.attempts = 0
         self.robots = RobotsCost()
@@ -122,6 +123,7 @@ class ShardStats:
             exts=dict(self._exts),
             splits=self.splits,
             not_processed=most_frequent(self.not_processed),
+            processed=dict(self.processed),
             attempts=self.attempts,
             examples=self.examples,
             members={name: dict(of) for name, of in self._of_members.items() if of},

@@ -21,6 +21,8 @@ class ShardWriter(Protocol):
     holds_metadata: ClassVar[bool]  # whether the data file contains the metadata table as well
     has_members: ClassVar[bool]  # whether caption and metadata of a sample lie beside its file, as `.txt` and `.json`
     sidecars: ClassVar[tuple[str, ...]]  # ends of the names of files beside the data, which `close` completes as well
+    most_bytes: ClassVar[int | None]  # of a file, as far as the format can hold it; None: any number
+    most_sample_bytes: ClassVar[int | None]  # the same, of all files of a sample together
     held: int  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:

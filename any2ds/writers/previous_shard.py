@@ -17,6 +17,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.samples import StoredSample, first_of, row_key
 from any2ds.core.stats import as_written
+from any2ds.core.tables import take
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.parquet import data_column, member_columns
 
@@ -135,19 +136,19 @@ class PreviousShard:
         columns that it has besides; `own` are those that are written anew."""
         numbers = range(rows.num_rows)
         first = {position: rows[0] for position, rows in self.rows_of.items()}
-        from_either = pa.array([first[n] if n in kept else self.table.num_rows + n for n in numbers], pa.int64())
-        from_previous = pa.array([first.get(n) for n in numbers], pa.int64())
+        from_either = [first[n] if n in kept else self.table.num_rows + n for n in numbers]
+        from_previous = [first.get(n) for n in numbers]
         columns: dict[str, pa.ChunkedArray] = {}
         for field in rows.schema:
             column = rows.column(field.name)
             if field.name in self.table.schema.names:
                 with contextlib.suppress(pa.ArrowException):  # of another type by now: then as the list says it
                     before = self.table.column(field.name).cast(field.type)
-                    column = pa.chunked_array([*before.chunks, *column.chunks], field.type).take(from_either)
+                    column = take(pa.chunked_array([*before.chunks, *column.chunks], field.type), from_either)
             columns[field.name] = column
         for name in self.table.schema.names:
             if name not in columns and name not in own:
-                columns[name] = self.table.column(name).take(from_previous)
+                columns[name] = take(self.table.column(name), from_previous)
         fields = [pa.field(name, column.type) for name, column in columns.items()]
         return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 

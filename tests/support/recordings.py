@@ -14,11 +14,13 @@ LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 BASE = Fraction(1, 1000)  # what the times of pictures are counted in
 
 
-def samples(seconds: float, rate: int = 44_100, channels: int = 1, hertz: float = 440) -> Any:
-    """A tone, interleaved 16 bit, half as loud as can be; the left channel alone where there are several."""
+def samples(seconds: float, rate: int = 44_100, channels: int = 1, hertz: float = 440, rising: bool = False) -> Any:
+    """A tone, interleaved 16 bit, half as loud as can be; the left channel alone where there are several. One that is
+    `rising` goes up by 80 Hz a second, so that it sounds at no moment as at another."""
     time = np.arange(round(seconds * rate)) / rate
     sound = np.zeros((len(time), channels), "i2")
-    sound[:, 0] = 0.5 * 32767 * np.sin(2 * np.pi * hertz * time)
+    turns = hertz * time + (40 * time**2 if rising else 0)
+    sound[:, 0] = 0.5 * 32767 * np.sin(2 * np.pi * turns)
     return sound
 
 
@@ -31,6 +33,7 @@ def tone(
     hertz: float = 440,
     cover: bytes | None = None,
     options: dict[str, str] | None = None,
+    rising: bool = False,
 ) -> bytes:
     """A sound file; `cover` is a JPEG that it carries as the cover of an album, `options` are the muxer's."""
     result = io.BytesIO()
@@ -44,7 +47,7 @@ def tone(
             packet = av.Packet(cover)
             packet.stream, packet.pts, packet.dts, packet.time_base = picture, 0, 0, BASE
             output.mux(packet)
-        for frame in _sound_frames(samples(seconds, rate, channels, hertz), rate):
+        for frame in _sound_frames(samples(seconds, rate, channels, hertz, rising), rate):
             output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
     return result.getvalue()

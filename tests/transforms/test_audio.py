@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from any2ds.config.media import AudioOptions, MediaOptions, TransformOptions
+from any2ds.config.media import AudioOptions, MediaOptions, TransformOptions, VideoOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
@@ -203,6 +203,103 @@ def test_sound_is_cut_to_the_sample(kind: str, ext: str) -> None:
     assert abs(sound.shape[1] - 0.3 * rate) <= (0 if ext in ("wav", "flac") else 2048)
     short = tone(muxer, name, 0.2, rate)
     assert made(short, audio_trim=0.3).data == short
+
+
+# What an encoder of the clip, and of the file, may leave of a sample: nothing, or little.
+CUT_KINDS = {
+    **{kind: KINDS[kind][:3] for kind in KINDS},
+    "caf": ("caf", "pcm_s16be", 44_100),
+    "wv": ("wv", "wavpack", 44_100),
+    "ts": ("mpegts", "mp2", 48_000),
+    "webm": ("webm", "libopus", 48_000),
+    "mka": ("matroska", "aac", 44_100),
+}
+
+
+def cut(data: bytes, extra: dict[str, Any] | None = None, **options: Any) -> list[Sample]:
+    """What becomes of a file with these options, those for sound and those for clips."""
+    own = {name: options.pop(name) for name in ("clip_seconds", "clips_col") if name in options}
+    files = TransformOptions(unpack_max_bytes=options.pop("limit", 2**30))
+    media = MediaOptions(files=files, audio=AudioOptions(**options), video=VideoOptions(**own))
+    given = sample(data)
+    given = replace(given, row=given.row._replace(extra=extra))
+    return StepGroup((AudioTransform(media), VideoTransform(media)))(given)
+
+
+def told(found: list[Sample]) -> list[tuple[str, str, float | None, float | None]]:
+    return [(one.key, code_of(one), one.fields.get("clip_start"), one.fields.get("clip_end")) for one in found]
+
+
+@pytest.mark.parametrize("options", [{}, {"audio_format": "wav", "audio_channels": 1}, {"audio_format": "flac"}])
+@pytest.mark.parametrize("kind", CUT_KINDS)
+def test_clips_of_sound_are_those_pieces_of_it(kind: str, options: dict[str, Any]) -> None:
+    data = tone(*CUT_KINDS[kind][:2], seconds=4.0, rate=CUT_KINDS[kind][2], rising=True)
+    found = cut(data, {"cuts": [[0, 0.5], [0.8, 1.3], [2.71, 3.4]]}, clips_col="cuts", **options)
+    whole, rate = heard(made(data, audio_format="wav").data)
+    assert [code_of(one) for one in found] == ["success"] * 3
+    for one, (start, end) in zip(found, [(0, 0.5), (0.8, 1.3), (2.71, 3.4)], strict=True):
+        sound, own_rate = heard(one.data)
+        assert (one.fields["clip_start"], one.fields["clip_end"], own_rate) == (start, end, rate)
+        assert one.fields["duration"] == pytest.approx(end - start, abs=1 / rate)
+        if one.ext in ("wav", "flac"):  # Matroska counts milliseconds
+            assert sound.shape[1] == pytest.approx((end - start) * rate, abs=1)
+            within = sound[0][2000:-2000]
+            first = round(start * rate) + 2000
+            away = [np.abs(whole[0][first + by : first + by + len(within)] - within).max() for by in range(-30, 31)]
+            assert min(away) < 0.01
+
+
+def test_sound_is_cut_into_clips_of_one_length() -> None:
+    data = tone(seconds=2.3, rate=8000)
+    found = cut(data, clip_seconds=1.0)
+    assert told(found) == [
+        ("000000000_0000", "success", 0.0, 1.0),
+        ("000000000_0001", "success", 1.0, 2.0),
+        ("000000000_0002", "success", 2.0, 2.3),
+    ]
+    assert [heard(one.data)[0].shape[1] for one in found] == [8000, 8000, 2400]
+    assert {(one.ext, one.fields["codec"], one.fields["sample_rate"]) for one in found} == {("wav", "pcm_s16le", 8000)}
+    assert [one.fields["duration"] for one in found] == [1.0, 1.0, 0.3]
+    assert len(cut(data, clip_seconds=1.0, min_duration=0.5)) == 2
+    assert told(cut(data, clip_seconds=5.0)) == [("000000000_0000", "success", 0.0, 2.3)]
+    trimmed = cut(data, clip_seconds=1.0, audio_trim=1.5, audio_format="flac", audio_rate=4000)
+    assert [heard(one.data)[0].shape[1] for one in trimmed] == [4000, 2000]
+    assert {(one.ext, one.fields["sample_rate"]) for one in trimmed} == {("flac", 4000)}
+
+
+@pytest.mark.parametrize("kind", CUT_KINDS)
+def test_all_clips_of_a_sound_together_are_the_sound(kind: str) -> None:
+    muxer, name, rate = CUT_KINDS[kind]
+    found = cut(tone(muxer, name, 2.0, rate), clip_seconds=0.5, audio_format="wav")
+    assert {code_of(one) for one in found} == {"success"}
+    assert sum(heard(one.data)[0].shape[1] for one in found) / rate == pytest.approx(2.0, abs=0.08)
+
+
+def test_a_clip_beyond_the_end_of_its_sound_fails_and_the_others_do_not() -> None:
+    found = cut(tone(seconds=1.0, rate=8000), {"c": "[[0.5, 7], [1.5, 2]]"}, clips_col="c")
+    assert told(found) == [("000000000_0000", "success", 0.5, 1.0), ("000000000_0001", "too_short", 1.5, 2.0)]
+    (found_last,) = cut(tone(seconds=1.0, rate=8000), {"c": [[0, 2]]}, clips_col="c", audio_trim=0.25)
+    assert (found_last.fields["clip_end"], found_last.fields["duration"]) == (0.25, 0.25)
+
+
+def test_bad_clips_of_sound_have_the_code_of_those_of_video_and_a_sound_without_any_stays() -> None:
+    data = tone(seconds=0.5, rate=8000)
+    (bad,) = cut(data, {"c": [[2, 1]]}, clips_col="c")
+    assert (code_of(bad), bad.body) == ("bad_clips", None)
+    (many,) = cut(data, clip_seconds=1e-6)
+    assert code_of(many) == "unpacks_too_large"
+    for nothing in (None, "", [], "null"):
+        (found,) = cut(data, {"c": nothing}, clips_col="c")
+        assert (found.data, found.key, found.fields["duration"]) == (data, "000000000", 0.5)
+    large = cut(tone(seconds=3.0, rate=8000), {"c": [[0, 2]] * 3}, clips_col="c", limit=70_000)
+    assert [code_of(one) for one in large] == ["unpacks_too_large"]
+
+
+def test_sound_alone_in_a_container_of_video_is_cut_too() -> None:
+    found = cut(tone("mp4", "aac", 2.0, 44_100), clip_seconds=1.0)
+    assert [(one.ext, code_of(one)) for one in found][:2] == [("m4a", "success"), ("m4a", "success")]
+    video = cut(film(seconds=1.0), clip_seconds=0.5)
+    assert [(one.ext, one.key) for one in video] == [("mp4", "000000000_0000"), ("mp4", "000000000_0001")]
 
 
 def test_what_cannot_be_written_as_it_came_becomes_flac() -> None:

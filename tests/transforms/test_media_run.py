@@ -1,6 +1,8 @@
 """Whole runs over sound and video: from a server into a dataset."""
 
 import io
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import download
+import any2ds
+from any2ds import download, retry
 from any2ds.core.errors import OptionError
 from any2ds.testing.server import serve
-from tests.support.recordings import film, seen, tone
+from tests.support.recordings import film, heard, seen, tone
 
 
 def test_a_list_of_sound_and_video_becomes_a_dataset(tmp_path: Path) -> None:
@@ -35,21 +38,98 @@ def test_a_list_of_sound_and_video_becomes_a_dataset(tmp_path: Path) -> None:
             clip_seconds=0.5,
             video_audio="split",
         )
-    assert (report.successes, report.samples, report.failed_to_subsample) == (3, 4, 1)
+    assert (report.successes, report.samples, report.failed_to_subsample) == (3, 5, 1)
     table = pq.read_table(tmp_path / "out" / "00000.parquet").to_pylist()
     rows = {row["key"]: row for row in table}
-    sound, first, second = rows["000000000"], rows["000000001_0000"], rows["000000001_0001"]
-    assert (sound["ext"], sound["sample_rate"], sound["codec"], sound["width"]) == ("flac", 16_000, "flac", None)
+    first, second = rows["000000001_0000"], rows["000000001_0001"]
+    sounds = [rows[f"000000000_000{part}"] for part in range(2)]
+    assert [(one["clip_start"], one["clip_end"], one["duration"]) for one in sounds] == [(0, 0.5, 0.5), (0.5, 1, 0.5)]
+    for sound in sounds:
+        assert (sound["ext"], sound["sample_rate"], sound["codec"], sound["width"]) == ("flac", 16_000, "flac", None)
     assert (first["clip_start"], second["clip_start"], second["clip_end"]) == (0.0, 0.5, 1.0)
     assert (first["video_codec"], first["codec"], first["sample_rate"]) == ("h264", "flac", 16_000)
     assert rows["000000002"]["error_code"] == "not_decodable"
     with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
         files = {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
-    assert files["000000001_0001.flac"][:4] == files["000000000.flac"][:4] == b"fLaC"
+    assert files["000000001_0001.flac"][:4] == files["000000000_0001.flac"][:4] == b"fLaC"
     assert len(seen(files["000000001_0001.mp4"])) == 13
     assert files["000000003.txt"] == b"neither"
     assert first["stored_bytes"] == len(files["000000001_0000.mp4"])
     assert first["bytes"] == len(video)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_a_command_cuts_sound_by_a_column_of_its_list(output_format: str, tmp_path: Path) -> None:
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "a.wav").write_bytes(tone(seconds=2.0, rate=8000))
+    (web / "b.mp3").write_bytes(tone("mp3", "libmp3lame", 2.0, 44_100))
+    out = tmp_path / "out"
+    with serve(web) as server:
+        rows = [("a.wav", "[[0, 0.5], [1, 3]]"), ("b.mp3", "[[1, 1.5]]"), ("a.wav", ""), ("b.mp3", "[[2, 1]]")]
+        lines = [f'{server.url(name)},"{cuts}"' for name, cuts in rows]
+        (tmp_path / "list.csv").write_text("url,cuts\n" + "\n".join(lines) + "\n")
+        options = ["--clips_col=cuts", "--save_additional_columns=cuts", f"--output_format={output_format}"]
+        command = [sys.executable, "-m", "any2ds", str(tmp_path / "list.csv"), str(out), *options]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    metadata = {row["key"]: row for row in pq.read_table(out / "00000.parquet").to_pylist()}
+    shown = {key: (row["error_code"], row["clip_start"], row["clip_end"], row["ext"]) for key, row in metadata.items()}
+    assert shown == {
+        "000000000_0000": (None, 0, 0.5, "wav"),
+        "000000000_0001": (None, 1, 2, "wav"),
+        "000000001_0000": (None, 1, 1.5, "mp3"),
+        "000000002": (None, None, None, "wav"),
+        "000000003": ("bad_clips", None, None, None),
+    }
+    lengths = {found["key"]: heard(found["data"])[0].shape[1] for found in any2ds.load(out)}
+    assert lengths.pop("000000001_0000") == pytest.approx(0.5 * 44_100, abs=2500)  # with the encoder's padding
+    assert lengths == {"000000000_0000": 4000, "000000000_0001": 8000, "000000002": 16_000}
+    assert any2ds.verify(out).ok
+
+
+def lines_about_options(screen: str) -> list[str]:
+    return [line for line in screen.splitlines() if "changed nothing" in line]
+
+
+def test_options_that_changed_no_file_are_named_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound, text = tone(seconds=0.4, rate=8000), b"a text"
+    (tmp_path / "a.wav").write_bytes(sound)
+    (tmp_path / "b.txt").write_bytes(text)
+    options: dict[str, Any] = {"distributor": "inline", "number_sample_per_shard": 1, "max_shard_retry": 0}
+    options |= {"clip_seconds": 0.2, "file_size": 64, "resize_mode": "border", "frames": 2, "unpack": True}
+    options |= {"decode_check": True, "output_format": "webdataset", "output_folder": tmp_path / "out"}
+    unused = [
+        "unpack=True changed nothing: no archive was among the files",
+        "file_size, resize_mode changed nothing: no image was among the files",
+        "frames changed nothing: no video was among the files",
+    ]
+    with serve(tmp_path, {"b.txt": ["503", "ok"]}) as server:
+        urls = [server.url(name) for name in ("a.wav", "b.txt")]
+        report = download(urls, retries=0, **options)
+        assert lines_about_options(capsys.readouterr().err) == unused
+        assert report.processed == {"audio": 2}
+        # Neither step had to do with the only file of this run.
+        retried = retry(tmp_path / "out", distributor="inline")
+        assert (retried.successes, retried.processed) == (1, {})
+        assert "--decode_check changed nothing: no image, sound or video was among" in capsys.readouterr().err
+        # A run that goes on speaks of its own files.
+        for name in ("00000.tar", "00000_stats.json", "00000.parquet"):
+            (tmp_path / "out" / name).unlink()
+        download(urls, **options)
+        assert lines_about_options(capsys.readouterr().err) == unused
+
+
+def test_nothing_is_said_of_options_where_no_file_came_or_one_was_failed_by_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.wav").write_bytes(tone(seconds=0.4, rate=8000))
+    (tmp_path / "b.wav").write_bytes(tone(seconds=0.4, rate=8000)[:-99])
+    with serve(tmp_path) as server:
+        for name in ("a.wav", "b.wav", "none"):
+            url = server.url(name)
+            download([url], tmp_path / f"of-{name}", distributor="inline", audio_trim=0.2, min_duration=9)
+    assert lines_about_options(capsys.readouterr().err) == []
 
 
 def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files(tmp_path: Path) -> None:

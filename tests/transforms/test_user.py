@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.steps.user import load
+from tests.support.recordings import film, tone
 
 ROWS = 12
 PNG = bytes.fromhex(
@@ -872,3 +874,87 @@ def test_threads_do_not_stay_behind(through: Through) -> None:
         if thread.name == "any2ds-transform":
             thread.join(10)
             assert not thread.is_alive()
+
+
+def described(web: Path, out: Path, step: Any, names: list[str], columns: list[str], **options: Any) -> list[list[Any]]:
+    """What the metadata of a dataset say in `columns` of files that went through `step`, a row for each sample."""
+    given = {"output_format": "webdataset", "quiet": True, "distributor": "inline", **options}
+    with serve(web) as server:
+        any2ds.download([server.url(name) for name in names], output_folder=out, transform=step, **given)
+    table = pq.read_table(out / "00000.parquet").to_pylist()
+    assert any2ds.verify(out).ok
+    return [[row[name] for name in columns] for row in table]
+
+
+def png(width: int, height: int) -> bytes:
+    return bytes(cv2.imencode(".png", numpy.zeros((height, width, 3), "u1"))[1])
+
+
+def test_metadata_of_an_image_are_those_of_the_file_that_a_step_has_made(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(300, 200))
+    columns = ["key", "width", "height", "original_width", "ext", "mime_type"]
+
+    def several(sample: Sample) -> Any:
+        text = sample.with_data(b"numbers", ext="npy")
+        return [
+            sample.with_data(png(32, 16)),
+            sample,
+            text,
+            sample.with_data(png(8, 9)[:40]),
+        ]
+
+    assert described(tmp_path, tmp_path / "out", several, ["a.png"], columns, file_size=100) == [
+        ["000000000_0000", 32, 16, 300, "png", "image/png"],
+        ["000000000_0001", 150, 100, 300, "png", "image/png"],
+        ["000000000_0002", None, None, 300, "npy", "application/octet-stream"],
+        ["000000000_0003", None, None, 300, "png", "image/png"],
+    ]
+
+
+def test_metadata_of_sound_and_video_are_those_of_the_file_that_a_batch_has_made(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(tone(seconds=1.0, rate=8000))
+    (tmp_path / "b.mp4").write_bytes(film(seconds=1.0))
+    made = {
+        "audio/x-wav": tone("flac", "flac", 0.25, 16_000, channels=2),
+        "video/mp4": film("mp4", seconds=0.4, fps=10, size=(64, 48), sound=None),
+    }
+
+    @any2ds.transform(batch_size=2)
+    def other(samples: list[Sample]) -> list[Sample]:
+        return [sample.with_data(made[sample.mime_type]) for sample in samples]
+
+    columns = ["duration", "sample_rate", "channels", "codec", "fps", "width", "video_codec", "ext", "original_width"]
+    found = described(tmp_path, tmp_path / "out", other, ["a.wav", "b.mp4"], columns, decode_check=True)
+    assert found == [
+        [0.25, 16_000, 2, "flac", None, None, None, "flac", None],
+        [pytest.approx(0.4), None, None, None, 10.0, 64, "h264", "mp4", 160],
+    ]
+
+
+def test_a_step_may_say_itself_how_large_its_file_is_and_a_sound_beside_a_video_is_still_described(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.png").write_bytes(png(300, 200))
+    (tmp_path / "b.mp4").write_bytes(film(seconds=0.4))
+
+    @any2ds.transform(columns={"width": "int32"})
+    def named(sample: Sample) -> Sample:
+        return sample.with_data(b"numbers", ext="npy").with_fields(width=7)
+
+    assert described(tmp_path, tmp_path / "o", named, ["a.png"], ["width", "height"], file_size=64) == [[7, None]]
+
+    def silent(sample: Sample) -> Sample:
+        return sample.with_data(film(seconds=0.2, sound=None))
+
+    split = {"video_audio": "split", "audio_rate": 16_000}
+    columns = ["sample_rate", "codec", "duration"]
+    found = described(tmp_path, tmp_path / "p", silent, ["b.mp4"], columns, **split)
+    assert found == [[16_000, "pcm_s16le", pytest.approx(0.2)]]
+
+
+def test_a_step_in_other_processes_is_described_as_well(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(300, 200))
+    (tmp_path / "steps.py").write_text(f"def small(sample):\n    return sample.with_data({png(32, 16)!r})\n")
+    step = f"{tmp_path}/steps.py:small"
+    options = {"file_size": 100, "distributor": "multiprocessing", "processes_count": 1}
+    assert described(tmp_path, tmp_path / "o", step, ["a.png"], ["width", "height"], **options) == [[32, 16]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
@@ -32,6 +32,9 @@ class RunInfo:
     identity: str  # of the dataset: the same for every run that continues it
     made: OutputOptions | None = None  # with which the dataset is made
     finished: Collection[int] = ()  # shards that were finished before
+    steps: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # step that changes files -> options that ask for it
     left_out: Sequence[str] = ()  # columns of the url list that the dataset does not keep
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`

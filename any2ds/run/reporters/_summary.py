@@ -8,8 +8,8 @@ import math
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ _MOST_FAILURES = 12  # with a line of their own
 _LONGEST_URL = 300
 _NARROWEST = 30  # columns for what an outcome means; if there are fewer, it stands below
 _LONGEST_PATTERN = 200
+_OF_UNKNOWN_STEPS = frozenset({"transform_timeout", "transform_crash"})  # codes
 _LARGE = 100  # rows of a shard, from which smaller shards are worth a thought
 _UNKNOWN = FailureCode(False, "a failure that this version does not know", "See error_message in the metadata.")
 
@@ -67,6 +68,9 @@ class Summary:
     retry: str | None = None  # the command, or the call, that retries what may work now
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
+    unused: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options that changed no file -> what they are for: `image`
     of_other_kinds: int = 0  # stored files that are no images, if the options are for images alone
     report: str | None = None  # the command, or the call, that writes it of what is finished, if the run does not
     left_to_others: int | None = None  # shards, if others make the dataset as well
@@ -127,6 +131,7 @@ def summary_of(
         retry=retry,
         received=now.received if now is not None else 0,
         page=page,
+        unused=_unused_options(run.steps, total),
         of_other_kinds=_of_other_kinds(total.exts) if _is_for_images(run) else 0,
         report=report,
         left_to_others=left,
@@ -170,6 +175,26 @@ def _has_numbers(run: RunInfo) -> bool:
     return made is not None and (
         hasattr(plugins.load("writers", made.output_format), "indexed") and made.tfrecord_compression != "gzip"
     )
+
+
+def _unused_options(steps: Mapping[str, Sequence[str]], total: RunReport) -> dict[str, str]:
+    """The options, such as `--file_size, --resize_mode`, that changed or failed no file of the run -> the kinds of
+    files that they are for, such as `image`. Empty if no file came, or if it is unknown which steps one went through.
+    """
+    has_arrived = total.successes + total.failed_to_subsample + total.filtered > 0
+    if not has_arrived or not _OF_UNKNOWN_STEPS.isdisjoint(total.status_dict):
+        return {}
+    steps_of: dict[str, list[str]] = {}
+    for step, options in steps.items():
+        for option in options:
+            steps_of.setdefault(option, []).append(step)
+    unused: dict[str, str] = {}
+    for option, own in steps_of.items():
+        if not any(total.processed.get(step) for step in own):
+            *others, last = [STEPS[step].files for step in own]
+            kinds = f"{', '.join(others)} or {last}" if others else last
+            unused[kinds] = f"{unused[kinds]}, --{option}" if kinds in unused else f"--{option}"
+    return {options: kinds for kinds, options in unused.items()}
 
 
 def _is_for_images(run: RunInfo) -> bool:
@@ -361,6 +386,8 @@ def _notes(summary: Summary) -> Iterator[str]:
             yield f"{member.name}: {member.text}"
     for reason, count in total.not_processed.items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
+    for options, kinds in summary.unused.items():
+        yield summary.phrase(f"{options} changed nothing: no {kinds} was among the files")
     if count := summary.of_other_kinds:
         are = (
             "1 file is no image, stored as it is"
@@ -418,6 +445,7 @@ def to_json(summary: Summary) -> Mapping[str, Any]:
         "shards_of_others": summary.left_to_others,
         "robots_files": total.robots.files,
         "not_processed": dict(total.not_processed),
+        "unused_options": dict(summary.unused),
         **({"members": {name: dict(of) for name, of in total.members.items()}} if total.members else {}),
         "outcomes": [
             {

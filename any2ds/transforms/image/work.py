@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -92,6 +92,15 @@ class ImageWork:
             width=width,
             height=height,
         )
+
+    @staticmethod
+    def describe(sample: Sample) -> Mapping[str, Any]:
+        """Width and height of the image that a sample has now. Raises NotDecodable."""
+        found = _head(sample.data) if sample.mime_type in head.KINDS else None
+        if found is None:
+            return {}
+        width, height = _upright_size(found)
+        return {"width": width, "height": height}
 
     def of_pixels(self, sample: Sample, pixels: Pixels) -> Sample:
         """The sample with an image that was never a file, such as a frame of a video; BGR, 8 bits, upright, in sRGB.

@@ -37,7 +37,7 @@ _MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
 _TELLING = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
 LEAST_PART = 0.9  # of the duration in a header: with less a file is cut off, or damaged
 LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
-_MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
+MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
 _BEFORE_END = 1.0  # seconds, where the end is looked for
 _MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of a stream that was cut out of another
 
@@ -127,6 +127,17 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         return _judged(found, _measured(container, list(container.streams)))
 
 
+def sound_columns(facts: Facts) -> dict[str, Any]:
+    """What the metadata say of the length and the sound of a file."""
+    sound = facts.sound
+    return {
+        "duration": facts.duration,
+        "sample_rate": sound and sound.rate,
+        "channels": sound and sound.channels,
+        "codec": sound and sound.codec,
+    }
+
+
 def check_end(data: bytes) -> None:
     """Raises NotDecodable for a file that is shorter than its header claims, in the formats whose headers tell."""
     if message := missing_end(data):
@@ -158,7 +169,7 @@ def _reaches(container: Any, duration: float) -> bool:
 
     Where the container stands afterwards is not known.
     """
-    start, enough = container.start_time or 0, duration - _MOST_PADDING
+    start, enough = container.start_time or 0, duration - MOST_PADDING
     try:
         container.seek(start + int(max(0.0, duration - _BEFORE_END) * 1_000_000))
         for packet in container.demux():
@@ -180,7 +191,7 @@ def _judged(facts: Facts, seconds: float | None) -> Facts:
     # Matroska does not tell how long the last picture stays, and whether its end is missing is known already.
     if seconds < LEAST_PART * claimed - LATE and facts.container[:8] != "matroska":
         raise NotDecodable(_too_short(claimed, seconds))
-    is_right = -LATE <= seconds - claimed <= _MOST_PADDING
+    is_right = -LATE <= seconds - claimed <= MOST_PADDING
     return facts if is_right else replace(facts, duration=seconds or claimed)
 
 

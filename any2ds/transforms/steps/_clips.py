@@ -1,4 +1,4 @@
-"""Which pieces of a video are wanted: clips of one length, or the pairs of times that stand in the list."""
+"""Which pieces of sound or video are wanted: clips of one length, or the pairs of times that stand in the list."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from fractions import Fraction
 from math import inf, isfinite
 from typing import Any
 
+import pyarrow as pa
+
+from any2ds.config.media import VideoOptions
+from any2ds.core.samples import Sample
 from any2ds.transforms.contract import Rejected, column_value
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
-MOST = 100_000  # clips of one video
+MOST = 100_000  # clips of one file
 _EXPECTED = "pairs of seconds, such as [[0, 2.5], [10, 12]]"
 
 
@@ -30,6 +34,34 @@ class Clip:
 
 
 WHOLE = Clip(0.0, inf)
+COLUMNS = {"clip_start": pa.float64(), "clip_end": pa.float64()}
+
+
+def are_wanted(options: VideoOptions) -> bool:
+    """Whether files are cut."""
+    return bool(options.clip_seconds or options.clips_col)
+
+
+def clips_of(options: VideoOptions, sample: Sample, duration: float | None, least: float) -> list[Clip]:
+    """The clips of a file of `duration` seconds; empty if it stays whole. Raises Rejected.
+
+    What is left at its end is a clip if it has at least `least` seconds.
+    """
+    if column := options.clips_col:
+        try:
+            return of_value((sample.row.extra or {}).get(column, sample.fields.get(column)))
+        except ValueError as error:
+            raise Rejected("bad_clips", f"{column}: {error}") from None
+    return of_one_length(duration, options.clip_seconds, least) if options.clip_seconds and duration else []
+
+
+def clipped(sample: Sample, duration: float | None, clip: Clip) -> tuple[Sample, Clip | None]:
+    """The sample with the times of the clip, which ends no later than the file; None if the file ends before it."""
+    if duration is not None and clip.start >= duration:
+        message = f"the clip from {clip.start:g} s begins behind the end, which is at {duration:.3f} s"
+        return sample.with_fields(clip_start=clip.start, clip_end=clip.end).failed("too_short", message), None
+    clip = Clip(clip.start, min(clip.end, duration or clip.end))
+    return sample.with_fields(clip_start=clip.start, clip_end=clip.end), clip
 
 
 def of_one_length(duration: float, seconds: float, least: float) -> list[Clip]:

@@ -6,8 +6,8 @@ import dataclasses
 import logging
 import math
 import threading
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from any2ds.config.media import AudioOptions, MediaOptions
 from any2ds.core.errors import NotDecodable
 from any2ds.core.samples import Sample
 from any2ds.transforms.contract import Rejected
-from any2ds.transforms.steps import _av, _sound
+from any2ds.transforms.steps import _av, _clips, _sound
 from any2ds.transforms.steps._av import Facts
 from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps._sound import Target
@@ -29,7 +29,9 @@ _NOT_SOUND = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists
 
 
 class AudioTransform:
-    columns: ClassVar[Mapping[str, pa.DataType]] = {
+    works_as = frozenset({"audio"})
+    file_columns = ("duration", "sample_rate", "channels", "codec")
+    columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
         "sample_rate": pa.int32(),
         "channels": pa.int32(),
@@ -40,6 +42,11 @@ class AudioTransform:
         """Raises OptionError for what this build of PyAV cannot encode."""
         _sound.check(media.audio)
         self._options, self._max_pixels = media.audio, media.image.max_image_area
+        self._video = media.video  # whose clips are those of sound, too
+        # Whether packets are asked how long it lasts: a header may claim centuries, each second of it a clip.
+        self._is_judged = media.audio.limits_duration or media.video.clip_seconds > 0
+        if _clips.are_wanted(media.video):
+            self.columns = {**self.columns, **_clips.COLUMNS}
         self._limit = media.files.unpack_max_bytes
         self._checks = media.files.decode_check
         splits = media.video.video_audio == "split"
@@ -62,25 +69,33 @@ class AudioTransform:
     def memory(self, sample: Sample) -> int:
         """It is decoded, encoded and written piece by piece: what grows is the result, by sound of little entropy."""
         wanted = self._options
-        if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or wanted.audio_trim):
+        is_cut = wanted.audio_trim or _clips.are_wanted(self._video)
+        if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or is_cut):
             return _DECODER if self._checks else _HEADER
         facts = _av.facts_of(sample.data, self._max_pixels)
-        if facts.picture is not None or facts.sound is None or (plan := self._plan(facts)) is None:
+        if facts.picture is not None or facts.sound is None:
             return _HEADER
-        target, end = plan
+        end = self._end(facts)
+        if (target := self._target(facts, is_cut=bool(_clips.are_wanted(self._video) or math.isfinite(end)))) is None:
+            return _HEADER
         rate = target.form.bit_rate / 8 or target.rate * (4 if target.bits > 16 else 2)
         seconds = end if math.isfinite(end) else facts.duration or 0
         return _DECODER + 2 * min(int(seconds * rate * target.channels), self._limit)
 
-    def __call__(self, sample: Sample) -> Sample:
+    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         """A file with moving pictures is left to the step for these."""
         try:
-            facts = _av.facts_of(sample.data, self._max_pixels, self._options.limits_duration)
+            facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
         except (NotDecodable, Rejected):
             if sample.mime_type.startswith("audio/"):
                 raise
             return sample  # video, which concerns the step for that, if there is one
         return self.of_sound(sample, facts) if facts.picture is None else self.of_video(sample, facts)
+
+    def describe(self, sample: Sample) -> Mapping[str, Any]:
+        """The columns of the sound that a sample has now. Raises NotDecodable, Rejected."""
+        facts = _av.facts_of(sample.data, self._max_pixels) if self.takes(sample) else None
+        return {} if facts is None or facts.picture is not None else _av.sound_columns(facts)
 
     def of_video(self, sample: Sample, facts: Facts) -> Sample:
         """A video, marked as not processed if the options for sound have no effect on its sound; logs that once."""
@@ -92,43 +107,70 @@ class AudioTransform:
             log.warning("%s: no effect on the sound of video%s", names, hint)
         return sample.left_as_is(f"{names}: no effect on the sound of video")
 
-    def of_sound(self, sample: Sample, facts: Facts) -> Sample:
-        """What becomes of a file of sound alone. Raises NotDecodable."""
-        sound = facts.sound
-        assert sound is not None
-        reported = sample.with_fields(
-            duration=facts.duration, sample_rate=sound.rate, channels=sound.channels, codec=sound.codec
-        )
+    def of_sound(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
+        """What becomes of a file of sound alone: itself, or its clips. Raises NotDecodable."""
+        reported = sample.with_fields(**_av.sound_columns(facts))
         try:
             check_length(facts, self._options)
             if self._checks:
                 _av.decode_all(facts)
-            return self._encoded(reported, facts)
+            end = self._end(facts)
+            duration = end if math.isfinite(end) else facts.duration
+            if clips := _clips.clips_of(self._video, reported, duration, self._options.min_duration):
+                return list(self._cut(reported, facts, clips, duration))
+            return self._whole(reported, facts, end)
         except Rejected as error:
             return reported.failed(error.code, str(error))
 
-    def _encoded(self, sample: Sample, facts: Facts) -> Sample:
-        """The sample in the format that options ask for."""
+    def _whole(self, sample: Sample, facts: Facts, end: float) -> Sample:
+        """The sample up to `end`, which is infinite for all of it, in the format that options ask for."""
         if not self._options.audio_trim and (form := _sound.copied_to(self._options, facts)) is not None:
             return sample.with_data(_sound.copied(facts, form, self._limit), form.ext, form.mime_type)
-        if (plan := self._plan(facts)) is None:
+        if (target := self._target(facts, is_cut=math.isfinite(end))) is None:
             return self._named(sample)
-        target, end = plan
-        data, duration = _sound.encoded(facts, target, self._limit, Clip(0.0, end))
-        expected = min(facts.duration or 0.0, end)
+        return self._encoded(sample, facts, target, Clip(0.0, end), self._limit)
+
+    def _cut(self, sample: Sample, facts: Facts, clips: Sequence[Clip], duration: float | None) -> Iterator[Sample]:
+        """The clips, in the format that options ask for; those of a file of `duration` seconds."""
+        target = self._target(facts, is_cut=True)
+        assert target is not None
+        left = self._limit
+        for clip in clips:
+            marked, part = _clips.clipped(sample, duration, clip)
+            if part is None:
+                yield marked
+                continue
+            try:
+                made = self._encoded(marked, facts, target, part, left)
+            except NotDecodable:
+                if not part.start or duration is None or duration - part.start > _av.MOST_PADDING:
+                    raise
+                # Headers count the padding of encoders, which decoders leave out: the sound ends before this clip.
+                if self._video.clips_col:
+                    yield marked.failed("too_short", f"the clip from {part.start:g} s begins behind the last sound")
+                continue
+            left -= made.size
+            yield made
+
+    def _encoded(self, sample: Sample, facts: Facts, target: Target, clip: Clip, limit: int) -> Sample:
+        data, duration = _sound.encoded(facts, target, limit, clip)
+        expected = min(facts.duration or 0.0, clip.end) - clip.start
         if duration < _av.LEAST_PART * expected - _av.LATE:
             raise NotDecodable(f"its header claims {expected:.2f} s, and {duration:.2f} s of it can be decoded")
         return sample.with_data(data, target.form.ext, target.form.mime_type, duration=duration, **target.fields)
 
-    def _plan(self, facts: Facts) -> tuple[Target, float] | None:
-        """What it becomes, and after how many seconds it is cut off; None if it stays."""
-        assert facts.sound is not None
+    def _end(self, facts: Facts) -> float:
+        """After how many seconds a file is cut off; infinite if it is not."""
         trim = self._options.audio_trim
-        end = trim if trim and (facts.duration is None or facts.duration > trim) else math.inf
-        target = _sound.target_of(self._options, facts, is_cut=math.isfinite(end))
+        return trim if trim and (facts.duration is None or facts.duration > trim) else math.inf
+
+    def _target(self, facts: Facts, is_cut: bool) -> Target | None:
+        """What a file, or each of its clips, becomes; None if it stays."""
+        assert facts.sound is not None
+        target = _sound.target_of(self._options, facts, is_cut)
         if target is not None and facts.sound.rate < _LEAST_RATE:  # 10 KB would become hours
             raise NotDecodable(f"its sound has {facts.sound.rate} samples per second, too few to encode it anew")
-        return None if target is None else (target, end)
+        return target
 
     def _named(self, sample: Sample) -> Sample:
         """A file that is in the format wanted already gets the extension of those that are made so."""

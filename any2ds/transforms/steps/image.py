@@ -16,6 +16,9 @@ _SIZES = ("width", "height", "original_width", "original_height")
 
 
 class ImageTransform(ImageWork):
+    works_as = frozenset({"image"})
+    file_columns = ("width", "height")
+
     def __init__(self, media: MediaOptions) -> None:
         super().__init__(media)
         self._blurs = media.image.bbox_col is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pypdfium2  # noqa: F401 - for children, which import it again
@@ -38,6 +38,8 @@ _PDF_BYTES = 64 << 20  # that pdfium takes in its process for a document, about,
 
 
 class TextTransform:
+    works_as = frozenset({"text"})
+    file_columns = ("pages",)
     columns: ClassVar[Mapping[str, pa.DataType]] = {"pages": pa.int32()}
     members: ClassVar[Mapping[str, pa.DataType]] = {"txt": pa.string()}
 
@@ -61,6 +63,11 @@ class TextTransform:
             return False
         head = sample.body.head()[:1024]
         return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<") and bool(_MARKUP.search(head))
+
+    @staticmethod
+    def describe(sample: Sample) -> Mapping[str, Any]:
+        """Nothing: to count pages takes a process."""
+        return {}
 
     def memory(self, sample: Sample) -> int:
         if sample.mime_type in _PDF:

@@ -43,15 +43,16 @@ _SET_BY_METHODS = frozenset({"ext", "mime_type", "status", "error_code", "error_
 _UNKNOWN_TYPE = "application/octet-stream"
 _TYPES = mimetypes.MimeTypes(filenames=())  # only those that Python itself knows
 _ABSENT = object()
+Describe = Callable[[Sample], Mapping[str, Any]]
 _LONGEST_START = 600.0  # seconds until a child process has begun
 
 
 class _Step:
     """What both forms have in common: the function, or the instance of a class that is made when it is first needed."""
 
-    def __init__(self, step: Callable[..., Any], name: str) -> None:
-        """Raises OptionError for a declaration that cannot be."""
-        self.name = name
+    def __init__(self, step: Callable[..., Any], name: str, describe: Describe) -> None:
+        """Raises OptionError for a declaration that cannot be. `describe` gives the metadata that tell of a file."""
+        self.name, self._describe = name, describe
         declared = declaration_of(step)
         self.columns: Mapping[str, pa.DataType] = _typed(declared.columns, name)
         self.members = _members(declared.members, name)
@@ -145,7 +146,11 @@ class _Step:
         elif media_type != before:
             ext = usual_ext
         mime_type = reported or media_type or (_UNKNOWN_TYPE if is_new else before)
-        return replace(sample, body=body, ext=ext, fields={**sample.fields, "ext": ext, "mime_type": mime_type})
+        found = replace(sample, body=body, ext=ext, fields={**sample.fields, "ext": ext, "mime_type": mime_type})
+        if not is_new:
+            return found
+        described = {name: value for name, value in self._describe(found).items() if name not in self.columns}
+        return replace(found, fields={**found.fields, **described})
 
     def _fields(self, made: Sample, sample: Sample) -> dict[str, Any]:
         """The metadata that it has filled, as values of Python."""
@@ -254,8 +259,8 @@ class SampleStep(_Step):
 class BatchStep(_Step):
     """Called with a list of up to `batch_size` samples, from one thread at a time."""
 
-    def __init__(self, step: Callable[..., Any], name: str, batch_size: int) -> None:
-        super().__init__(step, name)
+    def __init__(self, step: Callable[..., Any], name: str, describe: Describe, batch_size: int) -> None:
+        super().__init__(step, name, describe)
         self.batch_size = batch_size
 
     def __call__(self, samples: Sequence[Sample]) -> list[Sample | Sequence[Sample]]:
@@ -277,16 +282,23 @@ class BatchStep(_Step):
             return sample.failed("transform_error", str(error))
 
 
+def _nothing(sample: Sample) -> Mapping[str, Any]:
+    return {}
+
+
 def _has_signature(sample: Sample) -> bool:
     """Whether its type is that of its first bytes, which another file of that type would have as well."""
     return sample.body is not None and recognize(sample.body.head(), None)[0] is not None
 
 
-def load(spec: Any) -> SampleStep | BatchStep:
-    """The step that `--transform` names. Raises OptionError if there is none, or it declares what cannot be."""
+def load(spec: Any, describe: Describe = _nothing) -> SampleStep | BatchStep:
+    """The step that `--transform` names. `describe` gives the metadata that tell of the file in a sample.
+
+    Raises OptionError if there is no such step, or it declares what cannot be.
+    """
     step, name = find(spec), name_of(spec)
     size = declaration_of(step).batch_size
-    return SampleStep(step, name) if size is None else BatchStep(step, name, size)
+    return SampleStep(step, name, describe) if size is None else BatchStep(step, name, describe, size)
 
 
 def _lent(sample: Sample) -> Sample:

@@ -44,6 +44,8 @@ class VideoTransform:
         "channels": pa.int32(),
     }
 
+    file_columns = ("duration", "fps", "width", "height", "video_codec", "codec", "sample_rate", "channels")
+
     def __init__(self, media: MediaOptions) -> None:
         """Raises ImportError without OpenCV, OptionError for what cannot be, or not be encoded here."""
         _check(media)
@@ -52,7 +54,7 @@ class VideoTransform:
         self._alone = AudioTransform(media)  # for files without pictures that look like video
         self._checks = media.files.decode_check
         self._has_audio_step = not STEPS["audio"].options.isdisjoint(media.asked())
-        self._is_cut = bool(media.video.clip_seconds or media.video.clips_col)
+        self._is_cut = _clips.are_wanted(media.video)
         # Whether packets are asked how long it lasts: a header may claim centuries, each second of it a clip.
         self._is_judged = media.audio.limits_duration or media.video.clip_seconds > 0
         self._images: ImageWork | None = None
@@ -64,9 +66,11 @@ class VideoTransform:
         split_form = _sound.FORMATS["wav" if media.audio.audio_format == "keep" else media.audio.audio_format]
         self._split_form = split_form if media.video.video_audio == "split" else None
         self.members: Mapping[str, pa.DataType] = {split_form.ext: pa.binary()} if self._split_form else {}
-        times = ["clip_start", "clip_end"] if self._is_cut else []
-        times += ["frame_time"] if self._images is not None else []
-        self.columns = {**self.columns, **dict.fromkeys(times, pa.float64())}
+        clip_times = _clips.COLUMNS if self._is_cut else {}
+        frame_times = {"frame_time": pa.float64()} if self._images is not None else {}
+        self.columns = {**self.columns, **clip_times, **frame_times}
+        also = {"image": self._images, "audio": self._split_form}  # whose options are for what it makes of video
+        self.works_as = frozenset({"video", *(name for name, part in also.items() if part is not None)})
 
     @staticmethod
     def takes(sample: Sample) -> bool:
@@ -94,6 +98,22 @@ class VideoTransform:
             return _HEADER + 2 * sample.size
         return _HEADER + _video.memory(facts, plan) + 2 * sample.size
 
+    def describe(self, sample: Sample) -> Mapping[str, Any]:
+        """The columns of the video, sound or frame that a sample has now. Raises NotDecodable, Rejected."""
+        if self._images is not None and sample.mime_type.startswith("image/"):
+            return self._images.describe(sample)
+        if not (self.takes(sample) or AudioTransform.takes(sample)):
+            return self._of_split_sound(sample)
+        facts = _av.facts_of(sample.data, self._max_pixels)
+        found = _av.sound_columns(facts) if facts.picture is None else _columns(facts, facts.picture)
+        return {**found, **self._of_split_sound(sample)}
+
+    def _of_split_sound(self, sample: Sample) -> dict[str, Any]:
+        """The columns that tell of the sound that lies beside its video, if there is one."""
+        if self._split_form is None or self._split_form.ext not in sample.members:
+            return {}
+        return {name: sample.fields.get(name) for name in ("codec", "sample_rate", "channels")}
+
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
         picture = facts.picture
@@ -107,7 +127,7 @@ class VideoTransform:
             check_length(facts, self._sound)
             if self._checks:
                 _av.decode_all(facts)
-            clips = self._clips(reported, facts)
+            clips = _clips.clips_of(self._options, reported, facts.duration, self._sound.min_duration)
             if self._images is not None:
                 if (refusal := self._images.refusal(*picture.shown)) is not None:
                     raise Rejected(*refusal)
@@ -115,18 +135,6 @@ class VideoTransform:
             return list(self._cut(reported, facts, clips)) if clips else self._whole(reported, facts)
         except Rejected as error:
             return reported.failed(error.code, str(error))
-
-    def _clips(self, sample: Sample, facts: Facts) -> list[Clip]:
-        """Empty: it stays whole. Raises Rejected."""
-        wanted = self._options
-        if column := wanted.clips_col:
-            try:
-                return _clips.of_value((sample.row.extra or {}).get(column, sample.fields.get(column)))
-            except ValueError as error:
-                raise Rejected("bad_clips", f"{column}: {error}") from None
-        if wanted.clip_seconds and facts.duration:
-            return _clips.of_one_length(facts.duration, wanted.clip_seconds, self._sound.min_duration)
-        return []
 
     # --- video ---
 
@@ -150,7 +158,7 @@ class VideoTransform:
         assert plan is not None
         left = self._limit
         for clip in clips:
-            marked, part = _clipped(sample, facts, clip)
+            marked, part = _clips.clipped(sample, facts.duration, clip)
             if part is None:
                 yield marked
                 continue
@@ -199,9 +207,9 @@ class VideoTransform:
                 yield made
 
     def _parts(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> list[tuple[Sample, Clip | None]]:
-        """The clips, see `_clipped`, or all of the video; its end is infinite where nothing tells it."""
+        """The clips, see `_clips.clipped`, or all of the video; its end is infinite where nothing tells it."""
         if clips:
-            return [_clipped(sample, facts, clip) for clip in clips]
+            return [_clips.clipped(sample, facts.duration, clip) for clip in clips]
         assert facts.picture is not None
         known = [seconds for seconds in (facts.picture.seconds, facts.duration) if seconds]
         return [(sample, Clip(0.0, min(known) if known else 0.0 if self._options.frames else math.inf))]
@@ -254,30 +262,16 @@ def _check(media: MediaOptions) -> None:
             raise OptionError(f"{name}: frames makes images instead of video (encode_format is their format)")
 
 
-def _clipped(sample: Sample, facts: Facts, clip: Clip) -> tuple[Sample, Clip | None]:
-    """The sample with the times of the clip, which ends no later than the file; None if the file ends before it."""
-    if facts.duration is not None and clip.start >= facts.duration:
-        message = f"the clip from {clip.start:g} s begins behind the end, which is at {facts.duration:.3f} s"
-        return sample.with_fields(clip_start=clip.start, clip_end=clip.end).failed("too_short", message), None
-    clip = Clip(clip.start, min(clip.end, facts.duration or clip.end))
-    return sample.with_fields(clip_start=clip.start, clip_end=clip.end), clip
-
-
 def _reported(sample: Sample, facts: Facts, picture: Picture) -> Sample:
     width, height = picture.shown
-    sound = facts.sound
-    return sample.with_fields(
-        duration=facts.duration,
-        fps=picture.fps,
-        width=width,
-        height=height,
-        original_width=width,
-        original_height=height,
-        video_codec=picture.codec,
-        codec=sound and sound.codec,
-        sample_rate=sound and sound.rate,
-        channels=sound and sound.channels,
-    )
+    return sample.with_fields(**_columns(facts, picture), original_width=width, original_height=height)
+
+
+def _columns(facts: Facts, picture: Picture) -> dict[str, Any]:
+    """What the metadata say of a file with moving pictures."""
+    width, height = picture.shown
+    of_picture = {"fps": picture.fps, "width": width, "height": height, "video_codec": picture.codec}
+    return {**_av.sound_columns(facts), **of_picture}
 
 
 def _stored(sample: Sample, data: bytes, plan: Plan) -> Sample:

@@ -165,6 +165,7 @@ class Merge:
         stats.start_time, stats.robots, stats.attempts = tried.start_time, tried.robots, tried.attempts
         stats.latencies = tried.latencies + Histogram.from_json(before.get("latencies") or {})
         stats.not_processed = Counter(not_processed_in(before)) + tried.not_processed
+        stats.processed = Counter(before.get("processed") or {}) + tried.processed
         report = replace(
             stats.report(self._job.shard_id), urls_sha256=self._job.fingerprint, data_bytes=data_bytes or 0
         )

@@ -24,6 +24,7 @@ from any2ds.core.failures import SUCCESS, FailureFilter
 from any2ds.core.reports import ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample, Samples, outcome_of, release
+from any2ds.core.tables import take
 from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap
@@ -73,7 +74,7 @@ class RewrittenShard:
         wanted = [n for n in range(job.count) if n not in kept and n not in not_fetched]
         self._taken = context.taken(rows.table)
         own = context.metadata(rows.table).own_columns
-        table = previous.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
+        table = take(previous.beneath(rows.table, kept, ["key", *own]), wanted)
         self._ask(rows, previous, table, wanted)
         if fetch_once:
             self._fetch_once(rows, wanted)
@@ -190,6 +191,7 @@ class RewrittenShard:
         for position, samples in self._outcomes.items():
             self.stats.add_metadata([sample.fields for sample in samples], partial(rows.url, position))
             for sample in samples:
+                self.stats.processed.update(sample.processed)
                 if sample.not_processed and sample.fields.get("status") == SUCCESS:
                     self.stats.not_processed.update(sample.not_processed.values())
         report = self.stats.report(self.job.shard_id)
@@ -228,7 +230,7 @@ class RewrittenShard:
 def _copies(rows: JobRows, wanted: list[int], media: MediaOptions) -> dict[int, list[int]]:
     """Of the rows at the positions `wanted`: the first one with a URL -> the others with the same."""
     found: dict[int, list[int]] = {}
-    table = rows.table.take(pa.array(wanted, pa.int64()))
+    table = take(rows.table, wanted)
     for copy, first in repeated(table["url"], expected_hashes(table), also_the_same(table, media)).items():
         found.setdefault(wanted[first], []).append(wanted[copy])
     return found

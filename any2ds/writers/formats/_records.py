@@ -17,7 +17,7 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.members import files_of
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
-from any2ds.core.tables import value_of_text
+from any2ds.core.tables import take, value_of_text
 from any2ds.writers.formats._builder import Builder
 from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
 from any2ds.writers.formats._nested import encoders, nested_columns
@@ -31,6 +31,8 @@ _ROWS_AT_ONCE = 1024  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
 _TEXT = pa.field("txt", pa.string())
 _LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole
+# Readers of protobuf parse no message of 2 GiB or more, and the metadata of a sample need some room beside its files.
+_MOST_RECORD_BYTES = 2**31 - (64 << 20)
 _FILES_OF_TOOLS = ("jpg", "png", "webp", "flac")  # the feature of the file in records of img2dataset and any2dataset
 
 
@@ -43,6 +45,8 @@ class ExampleWriter(ABC):
     holds_metadata = False
     has_members = False
     sidecars: ClassVar[tuple[str, ...]] = ()
+    most_bytes: ClassVar[int | None] = None
+    most_sample_bytes: ClassVar[int | None] = _MOST_RECORD_BYTES
 
     def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
         """`data` is the feature of the file, where a sample has one."""
@@ -100,7 +104,7 @@ class ExampleWriter(ABC):
         if self._has_texts:
             table = table.append_column(_TEXT, table["caption"])
         if stop - first != len(rows):  # some have failed
-            table = table.take([row - first for row in rows])
+            table = take(table, [row - first for row in rows])
         return self._encoder.heads(table, sizes, firsts)
 
 

@@ -15,6 +15,7 @@ class DummyWriter:
     holds_metadata = False
     has_members = False
     sidecars = ()
+    most_bytes = most_sample_bytes = None
     held = 0
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:

@@ -24,6 +24,7 @@ class FilesWriter:
     holds_metadata = False
     has_members = True
     sidecars = ()
+    most_bytes = most_sample_bytes = None
     held = 0
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:

@@ -57,6 +57,8 @@ class ParquetWriter:
     holds_metadata = True
     has_members = False
     sidecars = ()
+    most_bytes = 2**31 - (1 << 16)  # the size of a page, which a large file has for itself, is 32 bits with a sign
+    most_sample_bytes = None
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         self._metadata, self._members = metadata, metadata.members
@@ -123,10 +125,9 @@ class ParquetWriter:
         self._write_group(len(self._metadata))
 
     def _write_group(self, stop: int) -> None:
-        """The rows up to `stop`, if there are any."""
-        rows = range(self._start, stop)
-        if rows:
-            table = self._metadata.table_in_sight(rows.start, stop)
+        """The rows up to `stop`, if there are any; in several groups if the list has much text for them."""
+        for rows in self._metadata.parts(self._start, stop) if stop > self._start else ():
+            table = self._metadata.table_in_sight(rows.start, rows.stop)
             for field in self._fields:
                 table = table.append_column(field, self._column(rows, self._files[field.name]))
             self._file.write_table(table)
@@ -392,6 +393,8 @@ class RecentGroups:
         if (found := self._held.get(key)) is None:
             found = read(group)
             with self._lock:
+                if key in self._held:  # another thread has read it meanwhile
+                    return self._held[key]
                 self._held[key] = found
                 self._bytes += found.nbytes
                 while self._bytes > _RECENT_BYTES and len(self._held) > 1:

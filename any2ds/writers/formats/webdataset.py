@@ -40,6 +40,7 @@ class WebdatasetWriter:
     holds_metadata = False
     has_members = True
     sidecars = (_tarindex.END,)
+    most_bytes = most_sample_bytes = None
     held = 0
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:

@@ -141,7 +141,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_encoding": FailureCode(
         False,
         "the compressed body cannot be decoded",
-        "The server sends damaged data: leave the row out.",
+        "The server sends damaged data, or an encoding that was not asked for: leave the row out.",
     ),
     "too_large": FailureCode(
         False,

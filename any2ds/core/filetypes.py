@@ -1,4 +1,8 @@
-"""Tells what kind of file a body is: by its first bytes, by what the server said, else by a look at its text."""
+"""Tells what kind of file a body is: by its first bytes, by its text, by what the server said.
+
+A media type that a server declares is believed unless the bytes contradict it: a web page is no JPEG, whatever its
+Content-Type says.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from any2ds.core.signatures import type_by_signature
+from any2ds.core.signatures import TYPES_WITH_SIGNATURE, type_by_signature
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
@@ -35,9 +39,21 @@ _UNHELPFUL = frozenset(
     }
 )
 
+# Formats of image, sound and video that are text, or have a header of text that may be longer than a head.
+_TEXT_FORMATS = re.compile(
+    r"image/(?:x-portable-|x-xpixmap|x-xpm|x-xbitmap|x-xbm|vnd\.dxf|x-dxf|fits|x-fits|x-eps|eps|vnd\.radiance|x-hdr)"
+    r"|audio/(?:x-)?(?:mpegurl|scpls|pn-realaudio)|video/(?:vnd\.mpegurl|x-ms-as[fx]|x-ms-wvx)"
+)
+# Types by signature of files that may be text from end to end.
+_TEXT_WITH_SIGNATURE = frozenset(
+    {"application/pdf", "application/rtf", "application/x-unix-archive", "application/x-deb"}
+)
+
 _PREFERRED = {
     "text/plain": "txt",
     "text/html": "html",
+    "text/xml": "xml",
+    "application/xml": "xml",
     "image/jpeg": "jpg",
     "image/tiff": "tif",
     "audio/mpeg": "mp3",
@@ -58,10 +74,26 @@ _PREFERRED = {
 }
 _TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
 _BOM = codecs.BOM_UTF8
+_CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffe\uffff]")  # that no text contains
+_WIDE = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (b"<\0", "utf-16-le"),  # without a mark, as XML, appendix F, has it
+    (b"\0<", "utf-16-be"),
+)
 # The root element of a document, behind declarations and comments.
-_BEFORE_ROOT = re.compile(rb"(?:\s+|<\?.*?\?>|<!--.*?-->)*", re.DOTALL)
-_ROOT = re.compile(rb"<(?:!doctype\s+)?(?:\w+:)?(html|svg)(?![\w-])", re.IGNORECASE)
-_MARKUP = {b"html": ("text/html", "html"), b"svg": ("image/svg+xml", "svg")}
+_BEFORE_ROOT = re.compile(r"(?:\s+|<\?.*?\?>|<!--.*?-->)*", re.DOTALL)
+_ROOT = re.compile(r"<(?:!doctype\s+)?(?:\w+:)?(html|svg)(?![\w-])", re.IGNORECASE)
+_MARKUP = {"html": ("text/html", "html"), "svg": ("image/svg+xml", "svg")}
+# Tags that a page without a root begins with (WHATWG, MIME Sniffing, 7.1).
+_PART_OF_PAGE = re.compile(
+    r"<(?:head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p|center|meta)[\s/>]", re.IGNORECASE
+)
+_XML_ROOT = re.compile(r"<([A-Za-z_][\w:.-]*)[\s/>]", re.ASCII)
+_MOST_MARKUP = 1 << 16  # bytes in which a root element is looked for
+_TAIL = 256  # bytes at the end, where its end tag is
 _MOST_JSON = 1 << 20  # bytes that are parsed to see whether they are JSON; of a longer file the first are
 
 
@@ -79,28 +111,89 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
 
     The extension is `flat` where neither tells.
     """
-    return type_by_signature(head) or (media_type, _ext_of(media_type))
+    return _by_signature(head, media_type) or (media_type, _ext_of(media_type))
 
 
 def recognize_file(body: Body | StoredBody, media_type: str | None) -> tuple[str | None, str]:
-    """As `recognize`; where neither signature nor media type tells, by a look at the file: HTML, SVG, JSON, Parquet."""
+    """As `recognize`, and by a look at the file where it has no signature: HTML, SVG, XML, JSON, Parquet.
+
+    A file served as image, sound, video or another type whose files have a signature is what its text says if it has
+    no signature and reads as text.
+    """
     head = body.head()
-    if found := type_by_signature(head):
-        return found
-    return (_looked_at(body, head) if media_type in _UNHELPFUL else None) or (media_type, _ext_of(media_type))
+    return _by_signature(head, media_type) or _by_content(body, head, media_type) or (media_type, _ext_of(media_type))
 
 
-def _looked_at(body: Body | StoredBody, head: bytes) -> tuple[str, str] | None:
-    text = head.removeprefix(_BOM).lstrip()
-    if text.startswith(b"<"):
-        before = _BEFORE_ROOT.match(text)
-        root = _ROOT.match(text, before.end() if before else 0)
-        return None if root is None else _MARKUP[root[1].lower()]
-    if text.startswith((b"{", b"[")):
-        return ("application/json", "json") if _is_json(body, head) else None
-    if head.startswith(b"PAR1") and _tail(body, 4) == b"PAR1":
+def _by_signature(head: bytes, media_type: str | None) -> tuple[str, str] | None:
+    """The type that the first bytes stand for; None for a text that begins as a binary file does, such as `BMW is`."""
+    by_signature = type_by_signature(head)
+    if by_signature is None or by_signature[0] in {media_type, *_TEXT_WITH_SIGNATURE} or head.startswith(b"%!PS"):
+        return by_signature
+    return None if _is_text(head) else by_signature
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether a file that begins so reads as text: UTF-8, or UTF-16 or UTF-32 with a mark, without control characters.
+
+    Text in other charsets is not told from pixels or sound.
+    """
+    charset = next((charset for mark, charset in _WIDE if head.startswith(mark)), "utf-8")
+    try:
+        text = codecs.getincrementaldecoder(charset)().decode(head)  # without half a character at the end
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and not _CONTROLS.search(text)
+
+
+def _by_content(body: Body | StoredBody, head: bytes, media_type: str | None) -> tuple[str, str] | None:
+    """The type of a file without a signature by what is in it; None where `media_type` is to be believed."""
+    is_unhelpful = media_type in _UNHELPFUL
+    if not is_unhelpful and not _needs_signature(media_type, head):
+        return None
+    is_strict = is_unhelpful or _TEXT_FORMATS.match(media_type or "") is not None
+    start = head.removeprefix(_BOM).lstrip()
+    if start.startswith((b"{", b"[")) and _is_json(body, head):
+        return "application/json", "json"
+    if is_unhelpful and head.startswith(b"PAR1") and _tail(body, 4) == b"PAR1":
         return "application/vnd.apache.parquet", "parquet"
+    is_markup = not start or start.startswith((b"<", *(mark for mark, _ in _WIDE)))
+    if is_markup and (by_markup := _by_markup(body, is_strict)):
+        return by_markup
+    if is_strict or (is_markup and media_type == "image/svg+xml") or not _is_text(head):
+        return None
+    return "text/plain", "txt"
+
+
+def _needs_signature(media_type: str | None, head: bytes) -> bool:
+    """Whether files of this type begin with a signature, or are no text. Readers accept a PDF behind other bytes."""
+    if media_type is None or b"%PDF-" in head[:1024]:
+        return False
+    return media_type.startswith(("image/", "audio/", "video/", "font/")) or media_type in TYPES_WITH_SIGNATURE
+
+
+def _by_markup(body: Body | StoredBody, is_strict: bool) -> tuple[str, str] | None:
+    """The type of a document by its root element; unless `is_strict`, also of parts of a page and of bare XML."""
+    text = _decoded(_first(body, _MOST_MARKUP))
+    prolog = _BEFORE_ROOT.match(text)
+    at = prolog.end() if prolog else 0
+    if root := _ROOT.match(text, at):
+        return _MARKUP[root[1].lower()]
+    if not is_strict and _PART_OF_PAGE.match(text, at):
+        return "text/html", "html"
+    element = _XML_ROOT.match(text, at)
+    if text.lstrip().startswith("<?xml") and (element or text.startswith("<!DOCTYPE", at)):
+        return "text/xml", "xml"
+    if not is_strict and element and _decoded(_tail(body, _TAIL)).rstrip().endswith(f"</{element[1]}>"):
+        return "text/xml", "xml"
     return None
+
+
+def _decoded(data: bytes) -> str:
+    """The text, as far as tags are concerned: of charsets other than UTF-16 and UTF-32, only ASCII is right."""
+    for mark, charset in _WIDE:
+        if data.startswith(mark):
+            return data.decode(charset, "replace").removeprefix("\ufeff")
+    return data.removeprefix(_BOM).decode("latin-1")
 
 
 def _is_json(body: Body | StoredBody, head: bytes) -> bool:

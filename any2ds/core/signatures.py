@@ -81,6 +81,7 @@ def _is_zstd(head: bytes) -> bool:
 
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18.{4}", re.DOTALL)
 _ZSTD = re.compile(rb"[\x22-\x28]\xb5\x2f\xfd")
+_HEVC_BRANDS = {brand + kind for brand in (b"hei", b"hev") for kind in (b"c", b"x", b"m", b"s")}  # ISO 23008-12, B.4
 _OLE = rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ZIP = rb"PK\x03\x04"
 _OFFICE = "application/vnd.openxmlformats-officedocument"
@@ -201,4 +202,9 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"TTA1", None, "audio/x-tta", "tta"),
     (rb"\x00\x00\x00\x0cJXL \r\n\x87\n", None, "image/jxl", "jxl"),
     (rb"\x93NUMPY[\x01-\x03]\x00", None, "application/x-npy", "npy"),
+    (rb"\xff\x0a", None, "image/jxl", "jxl"),  # a bare codestream
+    (rb".{4}ftyp(?:he[iv][cxms]|mif1|msf1).{4}", partial(_has_brand, _HEVC_BRANDS), "image/heic", "heic"),
+    (rb".{4}ftyp(?:avis|mif1|msf1).{4}", partial(_has_brand, {b"avis"}), "image/avif", "avif"),
+    (rb".{4}ftyp(?:iso[2-9]|dash|f4v |avc1|cmf[cs2]|M4V[HP]|mp71|MSNV).{4}", None, "video/mp4", "mp4"),
 )
+TYPES_WITH_SIGNATURE = frozenset(media_type for _, _, media_type, _ in _TYPES)

@@ -168,6 +168,8 @@ def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Sche
                 array = array.dictionary_decode()
             if is_expected_hash(field.name, sources[field.name], columns) and _is_binary(array.type):
                 array = as_text(array)
+            if pa.types.is_string(field.type) and (pa.types.is_float32(array.type) or pa.types.is_float64(array.type)):
+                array = pc.if_else(pc.is_finite(array), array, None)  # pandas has NaN for what is missing
             if pa.types.is_string(field.type) and is_text_or_binary(array.type):
                 is_url = field.name == "url" or sources[field.name] in columns.urls
                 array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")

@@ -27,6 +27,7 @@ from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._objects import keys_of, to_batches
+from any2ds.readers.formats._repair import without_surrogates
 from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import folders
@@ -268,8 +269,8 @@ def _of_urls(urls: Sequence[Any]) -> Given:
         require(columns.names, [columns.url])
         for start in range(0, len(urls), BATCH_ROWS):
             part = urls[start : start + BATCH_ROWS]
-            encoded = [url.encode("utf-8", "replace") if isinstance(url, str) else None for url in part]
-            yield pa.record_batch([pa.array(encoded, pa.binary())], names=[columns.url])
+            texts = [without_surrogates(url) if isinstance(url, str) else None for url in part]
+            yield pa.record_batch([pa.array(texts, pa.string())], names=[columns.url])
 
     texts = [url for url in urls if isinstance(url, str) and url]
     hint = ""
@@ -319,7 +320,12 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
     given, format = options.url_list, options.input_format
     if any(hasattr(given, method) for method in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame")):
         rows = len(given) if hasattr(given, "__len__") else None
-        return [_of_arrow(_stream(given, options.url_col), rows)]
+        try:
+            return [_of_arrow(_stream(given, options.url_col), rows)]
+        except UnicodeEncodeError:  # halves of surrogate pairs, which Arrow does not have
+            if not hasattr(given, "to_dict"):
+                raise
+            return [_of_objects(given.to_dict("records"))] if hasattr(given, "columns") else [_of_urls(given.tolist())]
     if isinstance(given, (str, Path)):
         return [file for part in _split(str(given)) for file in _files(part, format, stores)]
     if getattr(given, "ndim", None) == 1 and hasattr(given, "tolist"):  # a NumPy array
@@ -397,6 +403,8 @@ def _stream(given: Any, url_col: str) -> Any:
             if "non-struct type" not in str(error):
                 raise
         values = pa.chunked_array(given if is_stream else [pa.array(given)])
+    except UnicodeEncodeError:
+        raise
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(
             f"url_list: this {type(given).__name__} cannot be converted to an Arrow table: {error}"

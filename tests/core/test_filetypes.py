@@ -3,8 +3,10 @@
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +102,71 @@ def test_a_media_type_that_tells_counts() -> None:
     assert kind(npy(), "text/csv") == ("application/x-npy", "npy")  # a signature tells more
 
 
+PAGE = b"<!DOCTYPE html><html><body>Not found</body></html>"
+TEXTS = {  # what servers answer in the place of a file
+    "page": (PAGE, "text/html", "html"),
+    "behind blanks": (b"\r\n\t" + b" " * 20_000 + PAGE, "text/html", "html"),
+    "behind a comment": (b"\xef\xbb\xbf<!-- " + b"x" * 20_000 + b" -->" + PAGE, "text/html", "html"),
+    "utf-16": (PAGE.decode().encode("utf-16"), "text/html", "html"),
+    "utf-16 without a mark": (PAGE.decode().encode("utf-16-be"), "text/html", "html"),
+    "latin-1": ("<html>Non trouvé".encode("latin-1"), "text/html", "html"),
+    "part of a page": (b"<h1>404</h1>", "text/html", "html"),
+    "svg": (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "image/svg+xml", "svg"),
+    "xml": (b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>', "text/xml", "xml"),
+    "bare xml": (b"<Error>\n<Code>AccessDenied</Code></Error>\n", "text/xml", "xml"),
+    "json": (b'{"error": "gone"}', "application/json", "json"),
+    "words": ("Accès refusé\n".encode(), "text/plain", "txt"),
+    "words in utf-16": ("Accès refusé\n".encode("utf-16"), "text/plain", "txt"),
+}
+BINARY = {  # without a signature that is known
+    "tga": b"\0\0\2" + bytes(9) + b"\x20\0\x20\0\x18\0" + bytes(range(256)) * 12,
+    "bright pixels": bytes(range(32, 256)) * 40,
+    "noise": bytes(range(255, -1, -1)) * 40,
+    "noise behind the mark of UTF-16": b"\xff\xfe" + bytes(range(255, -1, -1)) * 40,
+}
+
+
+@pytest.mark.parametrize(
+    "served", ["image/jpeg", "image/png", "image/x-tga", "audio/mpeg", "video/mp4", "application/zip"]
+)
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_is_no_image_sound_or_video_whatever_it_is_served_as(name: str, served: str) -> None:
+    data, media_type, ext = TEXTS[name]
+    assert kind(data, served) == (media_type, ext)
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("served", ["image/jpeg", "image/x-tga", "audio/L16", "video/mp4"])
+def test_bytes_that_are_no_text_are_what_they_are_served_as(name: str, served: str) -> None:
+    assert kind(BINARY[name], served)[0] == served
+
+
+def test_images_and_playlists_that_are_text_stay_what_they_are_served_as() -> None:
+    assert kind(b"P3\n1 1\n255\n255 0 0\n", "image/x-portable-pixmap") == ("image/x-portable-pixmap", "ppm")
+    assert kind(b"SIMPLE  =                    T".ljust(9000), "image/fits")[0] == "image/fits"
+    assert kind(b"#EXTM3U\na.mp3\n", "audio/x-mpegurl")[0] == "audio/x-mpegurl"
+    assert kind(b"<!DOCTYPE drawing><svg/>", "image/svg+xml") == ("image/svg+xml", "svg")
+    assert kind(b"\n%PDF-1.4\n1 0 obj", "application/pdf") == ("application/pdf", "pdf")
+    assert kind(PAGE, "audio/x-mpegurl") == ("text/html", "html")
+
+
+@pytest.mark.parametrize(
+    "words", ["BMW", "MZ", "GIF images", "ID3 tags", "%! is", "OggS and fLaC", "PK are", "CWS", "Rar!"]
+)
+def test_a_text_that_begins_as_a_binary_file_does_is_a_text(words: str) -> None:
+    text = f"{words} are words.\n".encode()
+    assert kind(text, "text/plain") == ("text/plain", "txt")
+    assert kind(text, "text/csv") == ("text/csv", "csv")
+    assert kind(text, None) == (None, "flat")
+
+
+def test_files_of_newer_brands_are_known_by_their_first_bytes() -> None:
+    for brand, media_type in ((b"heix", "image/heic"), (b"hevc", "image/heic"), (b"avis", "image/avif"),
+                              (b"iso5", "video/mp4"), (b"dash", "video/mp4"), (b"f4v ", "video/mp4")):  # fmt: skip
+        assert kind(b"\0\0\0\x10ftyp" + brand + bytes(200), None)[0] == media_type
+    assert kind(b"\xff\x0a" + bytes(200), None) == ("image/jxl", "jxl")
+
+
 FILES = {"a.txt": b"some words", "b.json": b'{"a": 1}', "c.bin": b"<!doctype html><p>A page.", "d.txt": b"<svg/>"}
 FORMATS = ["webdataset", "files", "parquet", "tfrecord"]
 
@@ -186,3 +253,25 @@ def test_and_refused_where_it_is_not(options: dict[str, Any], words: str, media:
     with pytest.raises(OptionError, match=words):
         make(media, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_web_page_in_the_place_of_an_image_is_stored_as_one_however_it_comes(tmp_path: Path) -> None:
+    """From both engines, a data URL, a file, and in an archive."""
+    media = tmp_path / "media"
+    media.mkdir()
+    (media / "a.jpg").write_bytes(PAGE)
+    with zipfile.ZipFile(media / "b.zip", "w") as archive:
+        archive.writestr("c.jpg", PAGE)
+        archive.writestr("d.mp3", b'{"error": "gone"}')
+    with serve(media) as server:
+        local = f"file://{media / 'a.jpg'}"
+        rows = [server.url("a.jpg"), f"data:image/png,{quote(PAGE)}", local, server.url("b.zip")]
+        for fetcher in ("curl", "requests"):
+            any2ds.download(
+                rows, tmp_path / fetcher, fetcher=fetcher, unpack=True, output_format="webdataset", quiet=True
+            )
+            with tarfile.open(tmp_path / fetcher / "00000.tar") as tar:
+                exts = [name.partition(".")[2] for name in tar.getnames() if "json" not in name or "data" in name]
+            assert exts == ["html", "html", "html", "html", "data.json"]
+    types = pq.read_table(tmp_path / "curl" / "00000.parquet")["mime_type"].to_pylist()
+    assert types == ["text/html"] * 4 + ["application/json"]

@@ -17,7 +17,21 @@ from hypothesis import strategies as st
 
 from any2ds.core.signatures import type_by_signature
 
-FURTHER = {"ts", "m2ts", "wav", "w64", "caf", "au", "wv", "tta", "jxl", "npy"}  # that the library does not know
+FURTHER = {
+    "heic",
+    "avif",
+    "mp4",
+    "ts",
+    "m2ts",
+    "wav",
+    "w64",
+    "caf",
+    "au",
+    "wv",
+    "tta",
+    "jxl",
+    "npy",
+}  # that the library does not know
 
 
 def agree(head: bytes) -> str | None:

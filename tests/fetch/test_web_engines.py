@@ -193,7 +193,7 @@ def test_answers_of_any_length_and_shape_are_bounded(one: Any, folder: Path) -> 
         (chunked + b"5\r\nhello\r\n", b"", "truncated"),
         (chunked + b"50\r\nhello\r\n", b"", "truncated"),
         (chunked + b"nonsense\r\nhello\r\n", b"", "protocol"),
-        (b"200 OK\r\nContent-Encoding: other\r\nContent-Length: 2\r\n\r\nok", b"", "bad_encoding"),
+        (b"200 OK\r\nContent-Encoding: zstd\r\nContent-Length: 2\r\n\r\nok", b"", "bad_encoding"),
         (b"302 Found\r\nContent-Length: 0\r\n\r\n", b"", "http_302"),
         (b"302 Found\r\nLocation: gopher://x/y\r\nContent-Length: 0\r\n\r\n", b"", "bad_redirect"),
     ]

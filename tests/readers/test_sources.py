@@ -405,7 +405,7 @@ def s3(s3_server: None) -> str:
 class TestFromPython:
     def test_a_list_of_urls(self) -> None:
         given = ["http://a/1.jpg", None, "s3://b/list.txt", " http://\ud800/"]
-        assert urls(given) == ["http://a/1.jpg", None, "s3://b/list.txt", " http://?/"]
+        assert urls(given) == ["http://a/1.jpg", None, "s3://b/list.txt", " http://\ufffd/"]
 
     @pytest.mark.parametrize("missing", ["", None, float("nan"), pd.NA, "  ", "example.org/a.jpg"])
     def test_what_is_no_url_is_a_row_and_never_a_file_or_a_folder(

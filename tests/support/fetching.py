@@ -12,6 +12,7 @@ The tests of TLS, HTTP/2 and name servers need `pip install any2ds[testing]`.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import socket
 import sys
@@ -343,6 +344,46 @@ class WebFetcherContract(FetcherContract):
         assert outcome.etag
         assert outcome.last_modified
         assert outcome.final_url is None
+
+    def test_an_unknown_content_encoding_is_none(self, tmp_path: Path) -> None:
+        """Objects of S3 have whatever was uploaded with them."""
+        folder = self.folder(tmp_path)
+        (folder / "packed.jpg").write_bytes(gzip.compress(BODY))
+        encodings = dict.fromkeys(("UTF-8", "aws-chunked", "binary", "identity", "none", "8bit, binary", ","), "a.jpg")
+        encodings |= dict.fromkeys(("aws-chunked,gzip", "gzip, UTF-8", "GZIP"), "packed.jpg")
+        script = {
+            f"{number}/{name}": [f"ok:Content-Encoding={encoding}"]
+            for number, (encoding, name) in enumerate(encodings.items())
+        }
+        for path in script:
+            (folder / path).parent.mkdir()
+            (folder / path).write_bytes((folder / Path(path).name).read_bytes())
+        with serve(folder, script) as server:
+            found = self.fetch([server.url(path) for path in script])
+        assert {encoding: _read(found[number]) == BODY for number, encoding in enumerate(encodings)} == dict.fromkeys(
+            encodings, True
+        )
+
+    def test_an_encoding_that_exists_and_is_not_decoded_fails(self, tmp_path: Path) -> None:
+        for encoding in ("zstd", "aws-chunked, compress"):
+            with serve(self.folder(tmp_path), {"a.jpg": [f"ok:Content-Encoding={encoding}"]}) as server:
+                outcome = self.one(server.url("a.jpg"))
+            assert isinstance(outcome, Failure)
+            assert outcome.code == "bad_encoding"
+
+    def test_a_206_that_holds_the_whole_file_is_a_success(self, tmp_path: Path) -> None:
+        body = b"status 206\n"
+        ranges = {"bytes 0-10/11": "", "bytes=0-10/11": ""}
+        ranges |= dict.fromkeys(
+            ("bytes 0-10/12", "bytes 1-11/12", "bytes 0-10/*", "bytes 0-20/21", "bytes 0-10/11x"), "http_206"
+        )
+        script = {f"{number}.txt": [f"206:Content-Range={text}"] for number, text in enumerate(ranges)} | {
+            "none.txt": ["206"]
+        }
+        with serve(self.folder(tmp_path), script) as server:
+            found = self.fetch([server.url(name) for name in script])
+        assert codes_of(found) == dict.fromkeys(range(2, len(script)), "http_206")
+        assert _read(found[0]) == _read(found[1]) == body
 
     def test_bad_urls_never_reach_the_network(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path)) as server:

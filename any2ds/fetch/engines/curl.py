@@ -26,7 +26,7 @@ from any2ds.core.failures import Failure, http_failure
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
-from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
+from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
 from any2ds.fetch.engines.sockets import Sockets
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt
@@ -49,14 +49,15 @@ _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a r
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
-_HEADERS = {name.encode(): name for name in ("content-encoding", "etag", "last-modified", "location", "x-robots-tag")}
+_HEADERS = {
+    name.encode(): name
+    for name in ("content-encoding", "content-range", "etag", "last-modified", "location", "x-robots-tag")
+}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLxXH")
-_C, _E = (
-    frozenset(b"Cc"),
-    frozenset((b"E", b"e")),
-)  # Content-Encoding is, and Content-Type, Connection and others are not
+# Content-Encoding and Content-Range are read; Content-Type, Connection and others are not.
+_C, _E_OR_R = frozenset(b"Cc"), frozenset((b"E", b"e", b"R", b"r"))
 # In the message of a handshake that failed: it was cut, not refused.
 _BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
@@ -663,7 +664,7 @@ class _Transfer:
                 self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
             initial = line[0]
-            if initial not in _INITIALS or (initial in _C and line[8:9] not in _E):
+            if initial not in _INITIALS or (initial in _C and line[8:9] not in _E_OR_R):
                 continue
             name, _, value = line.partition(b":")
             if key := _HEADERS.get(name.lower()):
@@ -737,8 +738,12 @@ class _Transfer:
         handle = self.handle
         url = self.at if self._redirects else None
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
-        if status is not None and (not 200 <= status < 300 or status in (204, 205, 206)):
+        if status is not None and (not 200 <= status < 300 or status in (204, 205)):
             return self._refused(status, url)
+        if status == 206:
+            size = whole_size(self._headers.get("content-range", ""))
+            if size is None or (size != self.received and not self._cut):
+                return self._refused(status, url)
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
         if self._decoder is not None and not (self._decoder.finished or self._cut):

@@ -6,6 +6,7 @@ both engines hand over what arrives and decode it here.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Protocol
@@ -34,12 +35,18 @@ class Undecodable(Exception):
 
 
 class Decoder:
-    """Decodes one body. Raises Undecodable for an encoding that is not known."""
+    """Decodes one body.
+
+    A token that names no encoding says nothing of the bytes: objects of S3 are served with whatever was uploaded as
+    their Content-Encoding, such as `UTF-8` or `aws-chunked`. Raises Undecodable for an encoding that exists and that
+    is not decoded here.
+    """
 
     def __init__(self, content_encoding: str, max_ratio: int) -> None:
-        names = [name for part in content_encoding.split(",") if (name := part.strip().lower()) not in _NONE]
-        if unknown := [name for name in names if name not in _STAGES]:
-            raise Undecodable("bad_encoding", f"Content-Encoding: {', '.join(unknown)}")
+        tokens = [part.strip().lower() for part in content_encoding.split(",")]
+        if unsupported := [token for token in tokens if token in _UNSUPPORTED]:
+            raise Undecodable("bad_encoding", f"Content-Encoding: {', '.join(unsupported)}")
+        names = [token for token in tokens if token in _STAGES]
         if len(names) > _MOST_ENCODINGS:
             raise Undecodable("bad_encoding", f"{len(names)} content encodings, one in the other")
         self.received = 0  # bytes before decoding
@@ -159,5 +166,31 @@ class _Brotli:
                 return
 
 
-_NONE = frozenset({"", "identity", "none"})
 _STAGES: dict[str, type[_Stage]] = {"gzip": _Gzip, "x-gzip": _Gzip, "deflate": _Deflate, "br": _Brotli}
+# The other encodings of IANA's registry (HTTP Content Coding Registry), and those of programs that pack files.
+_UNSUPPORTED = frozenset(
+    {
+        "aes128gcm",
+        "bzip2",
+        "compress",
+        "dcb",
+        "dcz",
+        "exi",
+        "lzma",
+        "pack200-gzip",
+        "x-bzip2",
+        "x-compress",
+        "xz",
+        "zstd",
+    }
+)
+_CONTENT_RANGE = re.compile(r"bytes[ =]0-(\d{1,18})/(\d{1,18})", re.ASCII | re.IGNORECASE)
+
+
+def whole_size(content_range: str) -> int | None:
+    """Bytes of a body that is a whole file by its Content-Range, `bytes 0-9/10`; None for a part, or without a size."""
+    match = _CONTENT_RANGE.fullmatch(content_range.strip())
+    if match is None:
+        return None
+    size = int(match[2])
+    return size if int(match[1]) == size - 1 else None

@@ -34,7 +34,7 @@ from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure, http_failure
 from any2ds.fetch.engines.certificates import certificate_bundle
-from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
+from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
 from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, opted_out, product_of, refuses
@@ -250,7 +250,8 @@ class RequestsClient:
     ) -> Answer | Failure | str:
         transfer.stage = "receiving the body (0 bytes so far)"
         status, headers = response.status_code, response.headers
-        if not 200 <= status < 300 or status in (204, 205, 206):
+        whole = whole_size(headers.get("content-range", "")) if status == 206 else None
+        if not 200 <= status < 300 or status in (204, 205) or (status == 206 and whole is None):
             _drain(response.raw, transfer)
             if status in _REDIRECTS and "location" in headers:
                 try:
@@ -280,6 +281,8 @@ class RequestsClient:
         else:
             if transfer.received and transfer.decoder is not None and not transfer.decoder.finished:
                 return Failure("fetch", "truncated", BROKEN_STREAM, status, led)
+        if whole is not None and transfer.received != whole and not transfer.attempt.asks:
+            return http_failure(status, led)
         if not transfer.body.size:
             return Failure("fetch", "empty_body", "", status, led)
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower() or None

@@ -14,6 +14,7 @@ import pyarrow.json as pajson
 from any2ds.core.errors import ReadError
 from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, misfit, with_bad_rows
 from any2ds.readers.contract import Columns
+from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
 from any2ds.readers.formats._text import one_line, require, whole_lines
 
 LONGEST_LINE = 2**26  # bytes
@@ -102,7 +103,7 @@ def _typed(
             arrays.append(_array(values, types[name], is_declared))
         except _MISFIT:
             fitting = []
-            for row, value in enumerate(values):
+            for row, value in enumerate(map(without_surrogates, values)):
                 fits = _fits(value, types[name], is_declared)
                 fitting.append(value if fits else None)
                 if not fits:
@@ -223,7 +224,8 @@ def parsed(line: bytes) -> Any:
     except ValueError:
         if not line.strip():
             raise
-        return json.loads(line)  # takes NaN and Infinity, which Python's own json writes
+        # Python's own json takes NaN and Infinity, which it writes, and halves of surrogate pairs.
+        return without_surrogates(json.loads(line))
 
 
 def _require(columns: Columns, objects: Sequence[Mapping[str, Any]], may_be_absent: bool) -> None:
@@ -235,6 +237,8 @@ def _require(columns: Columns, objects: Sequence[Mapping[str, Any]], may_be_abse
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
+    if not all(value is None or value.__class__ in (int, float) for value in values):
+        values = [None if is_not_finite(value) else value for value in values]  # pandas has NaN for what is missing
     try:
         found = pa.array(values).type
     except _MISFIT:
@@ -274,13 +278,17 @@ def _array(values: Sequence[Any], type: pa.DataType, is_declared: bool = False) 
     """`values` in `type`; a declared type is also parsed from text. Raises one of _MISFIT instead of losing values."""
     if is_declared and not pa.types.is_string(type) and any(value.__class__ is str for value in values):
         return _from_texts(values, type)
+    if not pa.types.is_floating(type) and any(map(is_not_finite, values)):
+        values = [None if is_not_finite(value) else value for value in values]
     allowed = _KINDS.get(type)
     if allowed is not None:
         kinds = {value.__class__ for value in values} - {None.__class__}
         if not kinds <= allowed:
             values = _coerced(values, type, kinds & _JSON_KINDS - allowed)
-    elif pa.types.is_nested(type) and not all(_has_shape(value, type) for value in values):
-        raise TypeError("another shape")
+    elif pa.types.is_nested(type):
+        values = [value if _has_shape(value, type) else without_nan(value) for value in values]
+        if not all(_has_shape(value, type) for value in values):
+            raise TypeError("another shape")
     return pa.array(values, type)
 
 
@@ -294,7 +302,7 @@ def _fits(value: Any, type: pa.DataType, is_declared: bool) -> bool:
     kind = value.__class__
     if kind is int and pa.types.is_int64(type):
         return bool(-(2**63) <= value < 2**63)
-    if value is None or (kind not in (int, str) and kind in _KINDS.get(type, ())):  # a surrogate alone fits no text
+    if value is None or (kind is not int and kind in _KINDS.get(type, ())):
         return True
     try:
         _array([value], type, is_declared)

@@ -15,6 +15,7 @@ from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import BadRow, excerpt
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._objects import Group, line_batches, noting_keys, parsed, to_batches
+from any2ds.readers.formats._repair import repaired
 from any2ds.readers.formats._text import BATCH_ROWS, blocks, one_line
 
 Form = Literal["lines", "objects", "array", "columns", "lists", "index", "split", "table"]
@@ -30,7 +31,7 @@ _ABSENT: Any = object()
 
 class Json:
     """All forms are streamed, so that the list can be larger than memory; but for `columns` and `lists`, whose wanted
-    columns are in memory as JSON, because the last one ends where the file does."""
+    columns are in memory as JSON, because the last one ends where the file does. NaN and Infinity are null."""
 
     seekable: ClassVar[bool] = False
 
@@ -42,11 +43,13 @@ class Json:
         head = next((piece for piece in pieces if piece.strip()), b"")
         if not head:
             return
-        form, keys = _form(head.lstrip(), columns.url)
+        form, keys = _form(b"".join(repaired([head])).lstrip(), columns.url)
         pieces = chain([head], pieces)
         if form == "lines":
             yield from line_batches(pieces, columns, schema, self.names)
-        elif form in ("columns", "lists"):
+            return
+        pieces = repaired(pieces)
+        if form in ("columns", "lists"):
             found = _Columns(columns.names, form == "lists").read(pieces)
             self.names = names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))
             required = columns.names if schema is None else [columns.url]

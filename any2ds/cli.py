@@ -190,15 +190,19 @@ def _write_json(content: Any, path: str) -> None:
     """Raises OutputError if the file cannot be written."""
     import json
 
+    from pathlib import Path
+
     from any2ds.core.errors import OutputError
+    from any2ds.storage.report_file import refuse_others_file
 
     text = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
     if path == "-":
         _print(text)
         return
     try:
-        with open(os.path.expanduser(path), "w", encoding="utf-8") as file:
-            file.write(text)
+        file = Path(path).expanduser()
+        refuse_others_file(file, "json", "--json")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"--json={path}: {error.strerror}") from error
 

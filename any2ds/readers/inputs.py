@@ -72,6 +72,7 @@ class File:
     stream: str = STDIN
     extent: Extent = field(default_factory=Extent, compare=False)
     part: OpensPart | None = None  # that is read in place of all
+    given: str = field(default="", compare=False)  # the file, folder or glob by which it was found
 
     @property
     def name(self) -> str:
@@ -439,7 +440,8 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
         files = compressed_so or [file for file, _ in matching] or files
     for file in files:
         found, suffix = list_format(file.name)
-        yield File(file, format or found or "txt", compression or suffix, compression is not None)
+        is_compression_given = compression is not None
+        yield File(file, format or found or "txt", compression or suffix, is_compression_given, given=url)
 
 
 def _is_pipe(path: str) -> bool:

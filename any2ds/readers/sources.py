@@ -31,7 +31,7 @@ from any2ds.readers.columns import (
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
-from any2ds.storage.folders import stamps
+from any2ds.storage.folders import InputFile, stamps
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Source:
         check_types(self._columns)
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
-        files = [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
+        files = self.input_files
         # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
         # rows do not come from files.
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
@@ -145,6 +145,16 @@ class Source:
     def files(self) -> list[str]:
         """The absolute paths or URLs of the files in the order of reading; `-` for standard input, none for rows."""
         return [part.name for part in self._inputs if part.name]
+
+    @property
+    def input_files(self) -> list[InputFile]:
+        """The files that exist as such: not standard input and pipes."""
+        return [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
+
+    @property
+    def given(self) -> list[str]:
+        """The files, folders and globs by which its files were found."""
+        return sorted({part.given for part in self._inputs if isinstance(part, File) and part.given})
 
     @property
     def rows(self) -> int | None:

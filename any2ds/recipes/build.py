@@ -68,6 +68,7 @@ from any2ds.run.monitor import Outlook
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.resume import deciding_options
+from any2ds.run.resume.user_files import ShardNames, refuse_users_files
 from any2ds.run.session import (
     check_parts,
     check_private,
@@ -80,6 +81,7 @@ from any2ds.run.session import (
 )
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
+from any2ds.storage.report_file import is_others_report
 from any2ds.transforms.chain import step_records
 from any2ds.worker.worker import ShardWorker
 
@@ -350,8 +352,13 @@ class RecipeBuild:
     def _check_free(self, final: OutputFolder) -> None:
         """Raises OutputError if something else lies where the dataset is to be."""
         names = [name for name in final.names() if name != layout.STATE_FOLDER]
-        if names and final.read(layout.RUN_FILE) is None:
+        if not names:
+            return
+        content = final.read(layout.RUN_FILE)
+        if content is None:
             raise OutputError(f"{final.url!r} holds {names[0]}, which no recipe has made: move that away")
+        own, new = ShardNames.of(Manifest.parse(content).options), ShardNames.of(self.config.to_options())
+        refuse_users_files(final, names, own, new)
 
     def _begin(self, output: OutputFolder, state: str) -> None:
         """Make the folder ready: what lies in it of another build is removed."""
@@ -383,13 +390,16 @@ class RecipeBuild:
         return expanded(self.config.storage.staging_dir or cache_folder() / "builds") / name
 
     def _put_in_place(self, output: OutputFolder, final: OutputFolder) -> None:
-        """Rename a local folder that is complete."""
-        target = Path(final.path)
+        """Rename a local folder that is complete. What people have put beside the previous dataset moves along."""
+        target, made = Path(final.path), Path(output.path)
         previous = target.with_name(f".{target.name}.previous")
         shutil.rmtree(previous, ignore_errors=True)
         if target.exists():
+            for name in _users_files(final):
+                if not os.path.lexists(made / name):
+                    (target / name).rename(made / name)
             target.rename(previous)
-        Path(output.path).rename(target)
+        made.rename(target)
         shutil.rmtree(previous, ignore_errors=True)
 
     def _name_first_config(self) -> None:
@@ -682,3 +692,13 @@ def _origin(sample: Mapping[str, Any], features: Features) -> str:
     for name in features.files[0].path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+
+
+def _users_files(folder: OutputFolder) -> list[str]:
+    """What lies in the folder of a finished dataset and does not belong to it, such as notes, lists and a README.md."""
+    names = folder.names()
+    own = ShardNames.of(Manifest.parse(folder.read(layout.RUN_FILE) or b"").options).among(names)
+    own |= {layout.STATE_FOLDER, *(name for name in names if name.endswith(tfds.LABELS_END))}
+    if not is_others_report(folder):
+        own.add(layout.REPORT_FILE)
+    return [name for name in names if name not in own]

@@ -26,6 +26,7 @@ from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.plan import ShardPlan
 from any2ds.run.resume.resume import resume
+from any2ds.run.resume.user_files import refuse_lists_in_the_way
 from any2ds.run.session import (
     check_parts,
     check_private,
@@ -175,6 +176,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     try:
         refuse_clashes(config, steps, source.schema.names)
         check_user_steps(config.media, config.run)
+        refuse_lists_in_the_way(config, output, source)
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it

@@ -121,6 +121,34 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     return [InputFile(_name(fs, path) + chain, fs, path) for path in sorted(paths)], kind == "directory"
 
 
+def relative_place(folder_fs: Any, folder: str, fs: Any, path: str) -> str | None:
+    """The path of a file or folder, seen from `folder`: "" for the folder itself, None for what lies elsewhere.
+
+    On this machine symbolic links are followed, and the system is asked what is the same folder: it may ignore case.
+    """
+    if not is_local(folder_fs) or not is_local(fs):
+        if is_local(folder_fs) or is_local(fs):
+            return None
+        root, name = _name(folder_fs, folder).rstrip("/"), _name(fs, path).rstrip("/")
+        return name[len(root) + 1 :] if f"{name}/".startswith(f"{root}/") else None
+    try:
+        root_stat = os.stat(folder)
+    except OSError:  # it is not there yet, and neither is anything in it
+        return None
+    beside = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    for head in (beside, os.path.realpath(path)):  # the link itself, or what it leads to
+        parts: list[str] = []
+        while True:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(head), root_stat):
+                    return "/".join(reversed(parts))
+            head, part = os.path.split(head)
+            if not part:
+                break
+            parts.append(part)
+    return None
+
+
 def similar_beside(path: str) -> str:
     """`: did you mean urls.txt?` for a path on this machine at which there is nothing; empty if nothing is likely."""
     wanted = path.rstrip("/")
@@ -142,7 +170,11 @@ def _found(fs: Any, path: str) -> tuple[str, list[str]]:
         found = fs.glob(path, detail=True)
         return kind, [name for name, info in found.items() if info["type"] == "file" and _is_shown(name, path)]
     if kind == "directory":
-        return kind, [name for name in fs.find(path) if _is_shown(name, f"{path.rstrip('/')}/")]
+        root, names = f"{path.rstrip('/')}/", fs.find(path)
+        # Datasets in it are none of the lists, also before their first shard is finished.
+        datasets = tuple(n.removesuffix(layout.RUN_FILE) for n in names if n.endswith(f"/{layout.RUN_FILE}"))
+        inner = tuple(folder for folder in datasets if folder != root)
+        return kind, [name for name in names if _is_shown(name, root) and not name.startswith(inner)]
     return kind, [path]
 
 

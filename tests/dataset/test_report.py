@@ -22,6 +22,7 @@ import pytest
 
 from any2ds import UsageError, download, inspect, report, retry, verify
 from any2ds.cli import parse
+from any2ds.cli import run as run_command
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
 from any2ds.dataset.rendering import plain
@@ -415,6 +416,29 @@ def test_the_command(dataset: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     assert any2ds(str(dataset), "--format=json", f"--output={figures}").stdout == f"written to {figures}\n"
     assert json.loads(figures.read_text(encoding="utf-8"))["rows"] == 60
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--samples=0", "--output=FILE"],
+        ["report", "--format=md", "--output=FILE"],
+        ["report", "--format=json", "--output=FILE"],
+        ["verify", "--json=FILE"],
+        ["inspect", "--json=FILE"],
+    ],
+)
+def test_what_is_written_replaces_nothing_but_what_any2ds_has_written(
+    dataset: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    file = tmp_path / "urls.txt"
+    command = [*(argument.replace("FILE", str(file)) for argument in arguments), str(dataset)]
+    file.write_text("http://host/a.jpg\n")
+    assert run_command(command) == 2
+    assert file.read_text() == "http://host/a.jpg\n"
+    file.write_text("")
+    for _ in range(2):
+        assert run_command(command) == 0
 
 
 @pytest.mark.parametrize("place", ["-", None, "page.html"])

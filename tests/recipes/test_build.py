@@ -341,6 +341,25 @@ def test_a_finished_dataset_is_not_made_again(tmp_path: Path) -> None:
     assert any2ds.load("small", data_dir=tmp_path)[0]["text"] == "x"
 
 
+def test_what_people_put_beside_a_dataset_stays_when_it_is_made_anew(tmp_path: Path) -> None:
+    def samples() -> Iterator[Any]:
+        yield "a", {"text": "x"}
+
+    build(one_split(samples), tmp_path, output_format="webdataset")
+    folder = tmp_path / "small/1.0.0"
+    for name in ("README.md", "urls.parquet", "notes/a.txt", "report.html", ".hidden"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    build(one_split(samples), tmp_path, output_format="tfrecord", overwrite=True)
+    for name in ("README.md", "urls.parquet", "notes/a.txt", "report.html", ".hidden"):
+        assert (folder / name).read_text() == "mine"
+    assert not (folder / "00000.tar").exists()
+    (folder / "00000.arrayrecord").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds 00000\.arrayrecord, which any2ds did not write and would write over"):
+        build(one_split(samples), tmp_path, output_format="arrayrecord", overwrite=True)
+    assert (folder / "00000.arrayrecord").read_text() == "mine"
+
+
 def test_the_first_samples_of_each_split_are_a_trial_which_the_whole_dataset_replaces(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

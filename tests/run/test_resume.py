@@ -488,7 +488,7 @@ class TestOverwrite:
     def test_the_list_itself_is_not_removed(self, go: Go, out: Path) -> None:
         go(urls(*range(4)))
         words = refused(go, out, out / "00001.parquet", incremental_mode="overwrite")
-        assert "would remove the url list 00001.parquet" in words
+        assert "00001.parquet lies where any2ds writes 00001.parquet" in words
 
     def test_an_empty_folder(self, go: Go, out: Path) -> None:
         assert go(urls(1), incremental_mode="overwrite").shards == 1

@@ -26,7 +26,7 @@ from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.report_file import is_others_report
+from any2ds.storage.report_file import is_others_report, refuse_others_file
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ def report(options: ParsedOptions) -> Figures:
     sample = ShardSample.of(wanted.output_folder, stores)
     if wanted.format != "html":
         figures = gather(sample, _SECONDS)
-        _write(written(figures, wanted.format), wanted.output)
+        _write(written(figures, wanted.format), wanted)
         return figures
     content, figures = page(sample, wanted.samples, _SECONDS, _SECONDS)
     place = wanted.output
     if place is None:
         put(OutputFolder(wanted.output_folder, stores=stores), content)
     else:
-        _write(content, place)
+        _write(content, wanted)
     if wanted.open:
         _open(content, place, sample.dataset.folder)
     return figures
@@ -109,15 +109,18 @@ def put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> N
         raise OutputError(f"{name} cannot be written to {folder.url!r}: {error_text(error)}") from error
 
 
-def _write(content: str, place: str | None) -> None:
+def _write(content: str, wanted: ReportOptions) -> None:
     """To a file, or to standard output. Raises OutputError."""
+    place = wanted.output
     if place in (None, "-"):
         import sys
 
         sys.stdout.write(content)
         return
     try:
-        expanded(str(place)).write_text(content, encoding="utf-8")
+        path = expanded(str(place))
+        refuse_others_file(path, wanted.format, "--output")
+        path.write_text(content, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"--output={place}: {error.strerror}") from error
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from any2ds.core import layout, plugins
+from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.core.stats import ANY2DS
 from any2ds.dataset import tfds
 from any2ds.run.resume.compare import read_known
-from any2ds.storage.folders import OutputFolder
+from any2ds.run.resume.user_files import ShardNames, refuse_lists
+from any2ds.storage.folders import InputFile, OutputFolder
 from any2ds.storage.report_file import is_others_report
 
 _SHOWN = 3
@@ -21,7 +22,7 @@ _SHOWN = 3
 _FOLDERS_OF_SHARDS = (layout.METADATA_FOLDER, layout.COMPACT_FOLDER, layout.KEPT_FOLDER)
 
 
-def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[str]) -> None:
+def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[InputFile]) -> None:
     """Remove those of the files `names` in `output` that are shards by `manifest`: by their exact names.
 
     Statistics go first, so that no shard counts as finished without its data, and `.any2ds/run` goes last, so that a
@@ -29,14 +30,11 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     is removed, if the folder holds something that any2ds did not write.
     """
     try:
-        options = manifest.options
         names_of = manifest.layout
-        writer = plugins.load("writers", str(options["output_format"]))
-        extension = writer.extension
-        ends = {".parquet", *writer.sidecars, *(f".{name}" for name in options.get("metadata_format") or ())}
+        shards = ShardNames.of(manifest.options)
     except (KeyError, ValueError, TypeError) as error:
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
-    stats, files, folders = _files_of_shards(names, names_of, extension, ends)
+    stats, files, folders = shards.sort(names)
     if strays := sorted(name for name in names if layout.finished_shards([name]) and name not in stats):
         raise OutputError(
             f"{output.url!r} holds {printable(strays[0])}, which any2ds did not write: nothing was removed; "
@@ -46,9 +44,9 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     members = {folder: output.members(folder) for folder in folders if output.is_folder(folder)}
     for folder, found in members.items():
         _check_folder(output, folder, found, names_of)
-    _check_lists(output, {*files, *members}, lists)
+    refuse_lists(output, lists, shards)
     try:
-        of_all = {*layout.FOLDER_FILES, *tfds.names_of(options), layout.RECIPE_FILE}.intersection(names)
+        of_all = {*layout.FOLDER_FILES, *shards.of_all, layout.RECIPE_FILE}.intersection(names)
         if layout.RECIPE_FILE in of_all:
             of_all.update(name for name in names if name.endswith(tfds.LABELS_END))
         if layout.REPORT_FILE in of_all and is_others_report(output):
@@ -65,24 +63,6 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {error_text(error)}") from error
-
-
-def _files_of_shards(
-    names: Iterable[str], names_of: Layout, extension: str | None, ends: Collection[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Among `names`, the statistics of shards, their data and metadata (ending in `ends`), and their folders."""
-    stats, files, folders = [], [], []
-    for name in sorted(names):
-        match = re.fullmatch(r"(\d+)(.*)", name, re.ASCII | re.DOTALL)
-        if match is None or names_of.shard_name(int(match[1])) != match[1]:
-            continue
-        if name == names_of.stats_name(int(match[1])):
-            stats.append(name)
-        elif match[2] in ends or (extension and match[2] == f".{extension}"):
-            files.append(name)
-        elif extension == "" and not match[2]:
-            folders.append(name)
-    return stats, files, folders
 
 
 def _check_makers(output: OutputFolder, names_of: Layout, shards: Iterable[int]) -> None:
@@ -105,11 +85,3 @@ def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], nam
             f"{output.url!r}: its folder {folder} holds what any2ds did not write ({shown}{more}): nothing was "
             "removed; move that away, or choose another output_folder"
         )
-
-
-def _check_lists(output: OutputFolder, going: set[str], lists: Iterable[str]) -> None:
-    root = output.path if output.is_local else str(output.fs.unstrip_protocol(output.path))
-    for name in lists:
-        inside = name.removeprefix(f"{root.rstrip('/')}/")
-        if inside != name and inside.split("/")[0] in going:
-            raise OutputError(f"{output.url!r}: overwriting it would remove the url list {inside}; move that away")

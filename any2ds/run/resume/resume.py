@@ -20,7 +20,6 @@ from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.core.stats import ANY2DS, Stats
-from any2ds.dataset import tfds
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
@@ -29,6 +28,7 @@ from any2ds.run.resume.compare import Comparison, Difference, check_growth, inco
 from any2ds.run.resume.img2dataset import check_options, hint, makers
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
+from any2ds.run.resume.user_files import ShardNames, refuse_users_files
 from any2ds.storage.folders import OutputFolder
 from any2ds.transforms.chain import Pipeline, step_records
 
@@ -87,18 +87,20 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
         )
     names = output.names()
     before = _read_manifest(output, names)
-    _check_tfds_names(output, config, before, names)
+    now = _manifest_of(config, source)
+    own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
+    completes_other_tool = before is None and bool(layout.finished_shards(names))
+    refuse_users_files(output, new.of_all.intersection(names) if completes_other_tool else names, own, new)
     if is_overwriting and names:
         if before is not None:
             output.create()
-            overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.files)
+            overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.input_files)
         elif layout.finished_shards(names):
             raise OutputError(
                 f"{output.url!r} holds shards, and no {layout.RUN_FILE} that says they are any2ds's own: nothing was "
                 "removed; choose another output_folder, or empty this one yourself"
             )
         names, before = output.names(), None
-    now = _manifest_of(config, source)
     found = _Finder(config, source, output, names, now).find(before)
     manifest = now
     if before is not None and found.goes_on:
@@ -161,16 +163,6 @@ def _read_manifest(output: OutputFolder, names: Sequence[str]) -> Manifest | Non
         if not layout.finished_shards(names):
             return None
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
-
-
-def _check_tfds_names(output: OutputFolder, config: Config, before: Manifest | None, names: Sequence[str]) -> None:
-    """Raises OutputError if there are files of others that this run would overwrite with its own for TFDS."""
-    own = tfds.names_of(before.options) if before is not None else ()
-    if others := [name for name in tfds.names_of(config.to_options()) if name in names and name not in own]:
-        raise OutputError(
-            f"{output.url!r} holds {' and '.join(others)}, which any2ds did not write and would write over: "
-            "move that away, or choose another output_folder"
-        )
 
 
 def _shards_of(segment: Segment, behind: int | None, finished: Collection[int]) -> frozenset[int]:

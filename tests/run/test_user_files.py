@@ -1,0 +1,249 @@
+"""A run writes over nothing that it has not made: neither over its own url lists, nor over other files of the user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import download
+from any2ds.core.errors import OutputError
+from any2ds.core.reports import RunReport
+
+Run = Callable[..., RunReport]
+
+
+def urls(*numbers: int | str) -> list[str]:
+    """Rows that fail at once, so that nobody has to serve them."""
+    return [f"nope://host/{n}" for n in numbers]
+
+
+def text_list(path: Path, *numbers: int | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(urls(*numbers)))
+    return path
+
+
+def parquet_list(path: Path, *numbers: int | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"url": urls(*numbers)}), path)
+    return path
+
+
+def run(url_list: Any, output_folder: Any, **options: Any) -> RunReport:
+    options = {"output_format": "webdataset", "number_sample_per_shard": 2, **options}
+    return download(url_list, output_folder, distributor="inline", quiet=True, **options)
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refused(root: Path, url_list: Any, output_folder: Any, **options: Any) -> str:
+    """The words with which a run is refused; nothing below `root` has changed."""
+    before = content(root)
+    with pytest.raises(OutputError) as caught:
+        run(url_list, output_folder, **options)
+    assert content(root) == before
+    return str(caught.value)
+
+
+def in_lists(root: Path) -> Path:
+    return parquet_list(root / "lists/00000.parquet", *range(6)).parent
+
+
+class TestLists:
+    """What would be written lies at the place of a list."""
+
+    @pytest.mark.parametrize("mode", ["incremental", "overwrite", "extend"])
+    def test_the_folder_of_the_lists_is_no_output_folder(self, tmp_path: Path, mode: str) -> None:
+        lists = in_lists(tmp_path)
+        words = refused(tmp_path, lists, lists, incremental_mode=mode)
+        assert "is the folder of the url lists" in words
+        assert f"choose another output_folder, such as '{lists}/dataset'" in words
+
+    def test_not_even_if_no_name_collides_since_the_command_could_not_be_repeated(self, tmp_path: Path) -> None:
+        lists = parquet_list(tmp_path / "lists/part-0.parquet", *range(6)).parent
+        assert "is the folder of the url lists" in refused(tmp_path, lists, lists)
+
+    @pytest.mark.parametrize("written", ["lists/../lists", "link", "lists/"])
+    def test_however_it_is_written(self, tmp_path: Path, written: str) -> None:
+        lists = in_lists(tmp_path)
+        (tmp_path / "link").symlink_to(lists)
+        assert "is the folder of the url lists" in refused(tmp_path, lists, f"{tmp_path}/{written}")
+
+    def test_nor_as_one_of_several(self, tmp_path: Path) -> None:
+        lists, other = in_lists(tmp_path), text_list(tmp_path / "other.txt", "a")
+        assert "is the folder of the url lists" in refused(tmp_path, [other, lists], lists)
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("00000.parquet", {}),
+            ("00003.parquet", {}),
+            ("100000.parquet", {}),
+            ("00000.csv", {"metadata_format": "parquet,csv"}),
+            ("00000.jsonl", {"metadata_format": "jsonl"}),
+            ("00000.PARQUET", {}),  # some file systems ignore case
+            ("00000.tar", {}),
+            ("00000.tar.idx", {}),
+            ("00000.tfrecord", {"output_format": "tfrecord"}),
+            ("00000_stats.json", {}),
+            ("00000/list.txt", {"output_format": "files"}),
+            ("report.html", {}),
+            ("features.json", {"output_format": "tfrecord"}),
+            (".any2ds/list.txt", {}),
+            ("0.parquet", {"oom_shard_count": 1}),
+        ],
+    )
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_list_at_the_place_of_a_file_of_the_dataset(
+        self, tmp_path: Path, name: str, options: dict[str, Any], exists: bool
+    ) -> None:
+        out = tmp_path / "out"
+        if exists:
+            run(urls(*range(2)), out, **options)
+            (out / name).unlink(missing_ok=True)
+        path = text_list(out / name, *range(6))
+        words = refused(tmp_path, path, out, input_format="txt", **options)
+        assert f"the url list {path} lies where any2ds writes {name.split('/')[0]} of" in words
+        assert "nothing was changed; choose another output_folder, or move the list" in words
+
+    def test_a_list_in_the_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(in_lists(tmp_path))
+        assert "00000.parquet lies where any2ds writes" in refused(tmp_path, Path("00000.parquet"), ".")
+
+    def test_links_to_the_place(self, tmp_path: Path) -> None:
+        out = in_lists(tmp_path)
+        (tmp_path / "link.parquet").symlink_to(out / "00000.parquet")
+        (tmp_path / "folder").symlink_to(out)
+        for path in (tmp_path / "link.parquet", tmp_path / "folder/00000.parquet"):
+            assert "lies where any2ds writes 00000.parquet of" in refused(tmp_path, path, out)
+        os.link(out / "00000.parquet", tmp_path / "hard.parquet")
+        assert "holds 00000.parquet, which any2ds did not write" in refused(tmp_path, tmp_path / "hard.parquet", out)
+
+    def test_a_link_at_the_place(self, tmp_path: Path) -> None:
+        path = text_list(tmp_path / "a.txt", *range(6))
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/00001.parquet").symlink_to(path)
+        words = refused(tmp_path, tmp_path / "out/00001.parquet", tmp_path / "out", input_format="txt")
+        assert "lies where any2ds writes 00001.parquet" in words
+
+    def test_a_list_with_a_hard_link_in_the_dataset_keeps_its_content(self, tmp_path: Path) -> None:
+        path = parquet_list(tmp_path / "a.parquet", *range(6))
+        run(path, tmp_path / "out", limit=2)
+        os.link(path, tmp_path / "out/00001.parquet")
+        before = path.read_bytes()
+        run(path, tmp_path / "out")
+        assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("pattern", ["*.parquet", "*", "**/*.parquet", "[0-9]*"])
+    def test_a_glob_that_takes_in_the_dataset(self, tmp_path: Path, pattern: str) -> None:
+        lists = parquet_list(tmp_path / "lists/part-0.parquet", *range(6)).parent
+        parquet_list(lists / "1.parquet", *range(6))
+        words = refused(tmp_path, f"{lists}/{pattern}", lists)
+        assert "matches what any2ds writes to" in words
+        assert "or a narrower pattern" in words
+
+    def test_a_glob_of_folders_that_takes_in_the_output_folder(self, tmp_path: Path) -> None:
+        in_lists(tmp_path)
+        assert "matches what any2ds writes" in refused(tmp_path, f"{tmp_path}/*/*.parquet", tmp_path / "out")
+
+    def test_a_glob_beside_the_dataset(self, tmp_path: Path) -> None:
+        out = parquet_list(tmp_path / "out/part-0.parquet", *range(6)).parent
+        for expected in (3, 0):
+            assert run(f"{out}/part-*.parquet", out).shards == expected
+
+    def test_other_lists_in_the_output_folder(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        for name in ("urls.txt", "0.parquet", "lists/00000.parquet", "2026.csv"):
+            path = text_list(out / name, *range(6))
+            run(path, out, input_format="txt", incremental_mode="overwrite")
+            assert path.read_text().split() == urls(*range(6))
+
+    def test_lists_in_a_store(self) -> None:
+        store = fsspec.filesystem("memory")
+        for path in ("/bucket/lists/00000.txt", "/bucket/lists/00001.parquet", "/bucket/out/00007.parquet"):
+            store.pipe_file(path, "\n".join(urls(*range(6))).encode())
+        before = {path: store.cat_file(path) for path in store.find("/bucket")}
+        for url_list, out, words in (
+            ("memory://bucket/lists", "memory://bucket/lists", "is the folder of the url lists"),
+            ("memory://bucket/lists/", "memory://bucket/lists", "is the folder of the url lists"),
+            ("memory://bucket/lists/00001.parquet", "memory://bucket/lists/", "lies where any2ds writes 00001.parquet"),
+            ("memory://bucket/*/00000.txt", "memory://bucket/out", "holds 00007.parquet, which any2ds did not write"),
+            ("memory://bucket/lists/0*", "memory://bucket/lists", "matches what any2ds writes"),
+        ):
+            with pytest.raises(OutputError, match=words):
+                run(url_list, out, input_format="txt")
+        assert {path: store.cat_file(path) for path in store.find("/bucket")} == before
+        assert run("memory://bucket/lists/00000.txt", "memory://bucket/lists/out").shards == 3
+
+    def test_a_list_of_the_dataset_that_overwrite_removes(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        run(urls(*range(6)), out, metadata_format="parquet,csv")
+        assert "lies where any2ds writes 00001.csv" in refused(
+            tmp_path, out / "00001.csv", out, incremental_mode="overwrite"
+        )
+
+    def test_an_output_folder_in_that_of_the_lists_can_be_resumed(self, tmp_path: Path) -> None:
+        lists = parquet_list(tmp_path / "lists/a.parquet", *range(6)).parent
+        run(lists, lists / "dataset")
+        for path in lists.glob("dataset/*_stats.json"):  # as if it was killed before them
+            path.unlink()
+        assert run(lists, lists / "dataset").count == 6
+        assert run(lists, lists / "dataset").skipped_shards == 3
+
+
+class TestOtherFiles:
+    """A file of the user has the name of a shard, in a folder that is no dataset."""
+
+    @pytest.mark.parametrize("mode", ["incremental", "overwrite", "extend"])
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("00003.tar", {}),
+            ("00000.parquet", {}),
+            ("00000.parquet", {"output_format": "parquet"}),
+            ("00000.csv", {"metadata_format": "csv"}),
+            ("00000.tar.idx", {}),
+            ("00000/notes.txt", {"output_format": "files"}),
+            ("00000.arrayrecord", {"output_format": "arrayrecord"}),
+            ("000.tar", {"oom_shard_count": 3}),
+        ],
+    )
+    def test_it_is_not_written_over(self, tmp_path: Path, name: str, options: dict[str, Any], mode: str) -> None:
+        text_list(tmp_path / "out" / name, "mine")
+        words = refused(tmp_path, urls(1), tmp_path / "out", incremental_mode=mode, **options)
+        assert (
+            f"holds {name.split('/')[0]}, which any2ds did not write and would write over: nothing was changed" in words
+        )
+
+    def test_others_are_left_alone(self, tmp_path: Path) -> None:
+        names = ("00003.jpg", "3.tar", "0000.tar", "notes.txt", "a.parquet", "00000.csv", "00000/notes.txt")
+        for name in names:
+            text_list(tmp_path / "out" / name, "mine")
+        run(urls(1), tmp_path / "out")
+        assert [(tmp_path / "out" / name).read_text() for name in names] == urls(*["mine"] * len(names))
+
+    def test_what_an_interrupted_run_has_left_is_made_again(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        run(urls(*range(6)), out)
+        for path in out.glob("*_stats.json"):
+            path.unlink()
+        (out / "00002.tar").write_bytes(b"half")
+        assert run(urls(*range(6)), out).shards == 3
+
+    def test_files_that_only_the_new_options_would_write_over(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        run(urls(*range(4)), out)
+        text_list(out / "00000.csv", "mine")
+        words = refused(tmp_path, urls(1), out, incremental_mode="overwrite", metadata_format="csv")
+        assert "holds 00000.csv, which any2ds did not write" in words
+        run(urls(1), out, incremental_mode="overwrite")
+        assert (out / "00000.csv").read_text() == urls("mine")[0]

@@ -33,7 +33,7 @@ QUARTERS := $(notdir $(filter $(CLUSTER)/%,$(TODAY)))
 CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
     $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 
-.PHONY: help install environments demo test test-part test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
+.PHONY: help install environments demo test test-part test-bare test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -42,6 +42,7 @@ help:
 	@echo "make test-slow PARTS=9 PART=0   a part of the slow ones; PARTS and PART go with the next two, and bench-quick"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
+	@echo "make test-bare what a newcomer runs, with nothing but Python, make, git and a compiler in the PATH"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
 	@echo "make docs      the documentation site, into docs/build"
@@ -66,6 +67,23 @@ demo: $(DEMO)
 
 test: $(TEST)
 	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
+
+# What a newcomer runs, on a machine with Python, make, git, a compiler and what every system has in its PATH: all tests
+# are collected, and those run that start programs (tests/support/programs.py), which are not there.
+BARE := $(CURDIR)/$(VENV)/bare
+BARE_PROGRAMS := $(PYTHON) make git gcc cc sh bash awk basename cat chmod cp cut date dd dirname du echo env expr false \
+    find grep gzip head id ln ls mkdir mktemp mv printf pwd readlink rm rmdir sed sleep sort stat tail tar tee test touch \
+    tr true uname uniq wc xargs
+AS_NEWCOMER = env -i HOME=$(BARE)/home PATH=$(BARE)/bin
+
+test-bare: $(TEST)
+	rm -rf $(BARE) && mkdir -p $(BARE)/bin $(BARE)/home
+	$(RUN) -c "import os, shutil, sys; [os.symlink(shutil.which(name), '$(BARE)/bin/' + name) for name in sys.argv[1:]]" \
+	    $(BARE_PROGRAMS)
+	$(AS_NEWCOMER) make demo
+	$(AS_NEWCOMER) $(RUN) -m pytest -m "not slow" --collect-only -qq
+	$(AS_NEWCOMER) $(RUN) -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_FLAGS) \
+	    $$(grep -rlE 'tests\.support\.(programs|sftp|browser)' tests --include='test_*.py' --exclude-dir=reading --exclude-dir=cluster)
 
 test-slow: $(TEST)
 	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)

@@ -40,6 +40,8 @@ def main() -> None:
             timeout=10 if given.url_list else 2,
             distributor="pyspark",
             subjob_size=1000,  # shards in a Spark job
+            # The server on this machine has another address each time: its list is never that of an earlier run.
+            incremental_mode="incremental" if given.url_list else "overwrite",
             quiet=True,
         )
     print(f"{report.successes} of {report.count} files are in {given.output_folder}, in {report.shards} shards")

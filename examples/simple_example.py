@@ -13,5 +13,6 @@ if __name__ == "__main__":
             caption_col="caption",
             number_sample_per_shard=100,
             timeout=2,
+            incremental_mode="overwrite",  # the server has another address each time; without it, a run goes on
         )
     print(f"{report.successes} of {report.count} files are in simple_output")

@@ -56,6 +56,15 @@ def _balanced(groups: Counter[str], parts: int) -> dict[str, int]:
     return found
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    from tests.support.programs import summary
+
+    skipped = terminalreporter.stats.get("skipped", ())
+    if line := summary(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line, yellow=True)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: Any) -> int:
     """With `-n auto`: more than there are cores, since some always wait for a timeout, a process or a disk."""

@@ -15,6 +15,7 @@ import pytest
 from any2ds import verify
 from any2ds.testing.server import Server, serve
 from tests.support.crowd import Crowd, crowd
+from tests.support.programs import program
 
 # Ray reads them when it is imported: no cluster of the tests is open to others, no token is left in the home.
 os.environ["RAY_AUTH_MODE"] = "token"
@@ -27,6 +28,12 @@ SHARDS = 12
 def pytest_configure(config: pytest.Config) -> None:
     # Elsewhere warnings are errors; Spark, Ray and Beam have many of their own.
     config.addinivalue_line("filterwarnings", "ignore")
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """Spark needs it."""
+    return program("java")
 
 
 @pytest.fixture(scope="session")

@@ -134,7 +134,11 @@ class Pictures(any2ds.Recipe):
 
 
 @pytest.mark.parametrize("distributor", ["pyspark", "beam"])
-def test_the_shards_of_a_recipe_are_made_by_a_cluster(distributor: str, tmp_path: Path) -> None:
+def test_the_shards_of_a_recipe_are_made_by_a_cluster(
+    distributor: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if distributor == "pyspark":
+        request.getfixturevalue("java")
     more: dict[str, Any] = {"beam_options": "--direct_running_mode=in_memory"} if distributor == "beam" else {}
     options: dict[str, Any] = {"number_sample_per_shard": 10, "quiet": True, "report": False, **more}
     any2ds.build(recipe_of(Pictures), data_dir=tmp_path / "a", distributor=distributor, **options)

@@ -8,6 +8,8 @@ import pytest
 from tests.support.sameness import SamenessContract
 from tests.support.sparkcluster import driver_environment, spark_cluster
 
+pytestmark = pytest.mark.usefixtures("java")
+
 
 class TestLocal(SamenessContract):
     options = ("--distributor=pyspark", "--processes_count=2", "--subjob_size=4")

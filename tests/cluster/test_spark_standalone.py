@@ -41,7 +41,7 @@ SPECULATIVE = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def cluster(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     with spark_cluster(tmp_path_factory.mktemp("spark")) as running:
         yield running
 

@@ -59,7 +59,7 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory, s3_server: None) -> Iterator[Reader]:
+def reader(java: str, tmp_path_factory: pytest.TempPathFactory, s3_server: None) -> Iterator[Reader]:
     """It has done everything up to the dataset."""
     from s3fs import S3FileSystem
 

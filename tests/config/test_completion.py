@@ -1,7 +1,6 @@
 """Completion in real shells, which are asked what they would offer."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.completion import SHELLS, script
 from any2ds.config.options import declared
 from any2ds.testing.processes import LONG
+from tests.support.programs import program
 
 # Each program reads the script and the line from its arguments, and prints the completions, one a line.
 _BASH = """
@@ -42,19 +42,20 @@ bindkey '^I' complete-word
 """
 
 
+def shell_path(shell: str) -> str:
+    return "bash" if shell == "bash" else program(shell)
+
+
 def offered(shell: str, line: str, folder: Path) -> set[str]:
     """What the shell would offer for the last word of `line`."""
-    program = {"bash": _BASH, "fish": _FISH, "zsh": _ZSH}[shell]
+    code = {"bash": _BASH, "fish": _FISH, "zsh": _ZSH}[shell]
     path = folder / "script"
     path.write_text(script(shell), encoding="utf-8")
     (folder / "script.setup").write_text(_ZSH_SETUP.replace("SCRIPT", str(path)), encoding="utf-8")
-    binary = shutil.which(shell)
-    assert binary is not None, f"{shell} is needed for its completion to be tried"
-    options = ["-c", program, *([] if shell == "fish" else ["-"]), str(path), line]
+    options = ["-c", code, *([] if shell == "fish" else ["-"]), str(path), line]
     environment = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TERM": "xterm"}
-    ran = subprocess.run(
-        [binary, *options], cwd=folder, capture_output=True, text=True, timeout=LONG, env=environment, check=True
-    )
+    command = [shell_path(shell), *options]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG, env=environment, check=True)
     if shell == "zsh":
         return {part.strip().rstrip("=") for part in ran.stdout.splitlines() if part.startswith("  ")}
     return {line.split("\t")[0].removesuffix("=") for line in ran.stdout.splitlines()}
@@ -88,7 +89,6 @@ def test_the_command_prints_a_script_that_the_shell_reads(shell: str, tmp_path: 
         [sys.executable, "-m", "any2ds", "completion", shell], capture_output=True, timeout=LONG, check=True
     ).stdout
     (tmp_path / "script").write_bytes(printed)
-    binary = shutil.which(shell)
-    assert binary is not None, f"{shell} is needed for its completion to be tried"
-    checked = subprocess.run([binary, "-n", str(tmp_path / "script")], capture_output=True, text=True, timeout=LONG)
+    command = [shell_path(shell), "-n", str(tmp_path / "script")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
     assert (checked.returncode, checked.stderr) == (0, "")

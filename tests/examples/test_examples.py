@@ -1,8 +1,10 @@
 """The examples run as a newcomer would run them."""
 
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,11 +33,19 @@ def test_demo_makes_a_dataset_in_place_of_an_earlier_one(tmp_path: Path) -> None
     assert not earlier.exists()
 
 
+def test_simple_example_makes_a_dataset_each_time_that_it_is_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        shown = run("simple_example.py", tmp_path)
+        assert "207 of 236 files are in simple_output" in shown
+        assert (tmp_path / "simple_output" / "00002.tar").exists()
+
+
 @pytest.mark.slow
-def test_simple_example_makes_a_dataset(tmp_path: Path) -> None:
-    shown = run("simple_example.py", tmp_path)
-    assert "files are in simple_output" in shown
-    assert (tmp_path / "simple_output" / "00002.tar").exists()
+@pytest.mark.parametrize("name", ["demo.py", "filter_shape.py", "dedupe_pictures.py", "score_batches.py"])
+def test_a_second_run_in_the_same_folder_shows_the_same(name: str, tmp_path: Path) -> None:
+    counts = [Counter(re.findall(r"\b\d+ of \d+\b|'success': \d+", run(name, tmp_path))) for _ in range(2)]
+    assert counts[0] == counts[1]
+    assert counts[0]
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from any2ds import download
 from any2ds.core.errors import DamagedShard, OutputError
 from any2ds.storage.addresses import address_of
 from any2ds.testing.server import serve
+from tests.support.programs import program
 from tests.support.servers import free_port, running
 
 ACCOUNT, KEY = "tester", base64.b64encode(b"the key of this test").decode()
@@ -33,8 +33,8 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a store."""
     folder, port = tmp_path_factory.mktemp("azurite"), free_port()
     azurite = Path(sys.prefix, "node_modules", ".bin", "azurite-blob")  # where make installs it
-    if not azurite.exists() and shutil.which("npm") is None:
-        pytest.skip("needs Azurite, which is installed with npm")
+    if not azurite.exists():
+        program("npm")
     own = [f"--location={folder}", "--blobHost=127.0.0.1", f"--blobPort={port}", "--silent"]
     own += ["--skipApiVersionCheck", "--disableTelemetry"]
     with running([str(azurite), *own], port, folder / "log", {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}):

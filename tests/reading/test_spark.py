@@ -9,11 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import any2ds
+from tests.support.programs import program
 
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
     """What is of no interest to a reader: addresses of this machine, and a JVM that starts quickly."""
+    program("java")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -20,7 +20,8 @@ from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.sftp import login_of, path_of
 from any2ds.storage.stores import Stores
 from tests.support.gcs import GcsPlace, serve_gcs
-from tests.support.servers import program, running
+from tests.support.programs import program
+from tests.support.servers import running
 from tests.support.sftp import SftpPlace, SftpServer, serve_sftp
 
 QUICK = Intervals(beat=0.2, stale=2.0, look=0.2, settle=0.2)
@@ -174,7 +175,7 @@ def test_a_list_in_a_folder_that_nginx_shows(tmp_path: Path) -> None:
     """url lists found by a glob over its listing, and the files named in them."""
     from tests.support.servers import free_port
 
-    nginx = program("nginx", "nginx-light")
+    nginx = program("nginx")
     site, port = tmp_path / "site", free_port()
     (site / "lists").mkdir(parents=True)
     for number in range(4):

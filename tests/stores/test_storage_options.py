@@ -17,6 +17,7 @@ from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
+from tests.support.programs import program
 from tests.support.s3 import Bucket, Door, Wsgi, served
 from tests.support.storing import body
 
@@ -168,7 +169,7 @@ def test_no_secret_is_said_written_or_shown_to_ps_whatever_the_store_refuses(
 
 
 def _command_lines() -> list[bytes]:
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, check=False).stdout
+    found = subprocess.run([program("ps"), "-eo", "args"], capture_output=True, check=False).stdout
     return [line for line in found.splitlines() if b"any2ds" in line or b"python" in line]
 
 

@@ -1,6 +1,6 @@
 """A page as a browser has it: headless Chromium, asked over its DevTools protocol.
 
-It needs the program `chromium` (or Chrome), which Debian has as a package.
+Tests that use it are skipped where neither Chromium nor Chrome is installed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import base64
 import contextlib
 import itertools
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,16 +19,9 @@ from typing import Any
 
 import aiohttp
 
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+from tests.support.programs import program
+
 _PATIENCE = 120.0  # seconds for anything, on a busy machine
-
-
-def program() -> str:
-    """Raises FileNotFoundError if there is none."""
-    found = next(filter(None, map(shutil.which, _PROGRAMS)), None)
-    if found is None:
-        raise FileNotFoundError("no Chromium: apt-get install chromium")
-    return found
 
 
 @contextmanager
@@ -38,7 +30,7 @@ def browser() -> Iterator[Browser]:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
         options += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
         process = subprocess.Popen(
-            [program(), *options, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
+            [program("chromium"), *options, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -39,6 +39,6 @@ def run_as_script(name: str, folder: Path) -> str:
 
 
 def _copied(name: str, folder: Path) -> Path:
-    shutil.copytree(ROOT / "examples" / "data", folder / "data")
+    shutil.copytree(ROOT / "examples" / "data", folder / "data", dirs_exist_ok=True)
     shutil.copy(ROOT / "examples" / "demo_server.py", folder)
     return Path(shutil.copy(ROOT / "examples" / name, folder))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,6 @@ from pathlib import Path
 
 _SOON = 30.0  # seconds, within which any server is up
 _LOOK = 0.02  # seconds between two looks
-_SBIN = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))  # not in everybody's PATH
 
 # It becomes what it is to start, with the system's word that this ends with us: however we do, `kill -9` included. To
 # ask for that between fork and exec would be Python's code in a process that may have lost its locks to other threads.
@@ -34,14 +32,6 @@ def tied(command: Sequence[str], how: int = signal.SIGTERM) -> list[str]:
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _TIE, str(int(how)), str(os.getpid()), *command]
-
-
-def program(name: str, package: str) -> str:
-    """The absolute path of a server's program. Raises FileNotFoundError with the name of the package that brings it."""
-    found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), _SBIN)))
-    if found is None:
-        raise FileNotFoundError(f"these tests run a real {name}: install it first (apt-get install {package})")
-    return os.path.abspath(found)
 
 
 def free_port() -> int:

@@ -189,7 +189,6 @@ def _print_utf8() -> None:
 def _write_json(content: Any, path: str) -> None:
     """Raises OutputError if the file cannot be written."""
     import json
-
     from pathlib import Path
 
     from any2ds.core.errors import OutputError

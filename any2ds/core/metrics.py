@@ -34,6 +34,14 @@ class HostLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """Rows of a fetcher that wait or are in flight."""
+
+    hosts: tuple[HostLoad, ...] = ()  # that most rows wait for, the worst first
+    remaining: float = 0.0  # seconds that the slowest row may take
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Metrics of a fetcher. Sums are since the last call; gauges are of now."""
 
@@ -44,8 +52,7 @@ class Traffic:
     window: int = 0  # transfers that may be in flight
     adapts: bool = False  # whether it adapts the window
     queued: int = 0  # rows that wait for their hosts
-    hosts: tuple[HostLoad, ...] = ()  # that most rows wait for, the worst first
-    remaining: float = 0.0  # seconds that the slowest of its rows may take, those in flight included
+    backlog: Backlog = field(default_factory=Backlog)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class Loop:
             window=schedule.slots,
             adapts=self._window is not None,
             queued=schedule.queued + schedule.deferred,
-            **meter.at_most_now_and_then(lambda: schedule.outlook(now)),
+            backlog=meter.at_most_now_and_then(lambda: schedule.backlog(now)),
         )
 
     def _why_no_more(self) -> Cause:

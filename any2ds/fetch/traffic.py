@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import Traffic, Wait
+from any2ds.core.metrics import Backlog, Traffic, Wait
 from any2ds.fetch.engines.transport import Phases
 
 Cause = Wait | Literal["connections"]
@@ -31,7 +31,7 @@ class Meter:
         self.attempts = 0  # that have ended
         self.seconds = array("d")  # of those that succeeded
         self._slept: defaultdict[Cause, float] = defaultdict(float)
-        self._outlook: dict[str, Any] = {}
+        self._backlog = Backlog()
         self._next_look = 0.0
 
     @property
@@ -42,13 +42,13 @@ class Meter:
     def slept(self, cause: Cause, seconds: float) -> None:
         self._slept[cause] += seconds
 
-    def at_most_now_and_then(self, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def at_most_now_and_then(self, look: Callable[[], Backlog]) -> Backlog:
         """What `look` returns, or returned not long ago: with very many hosts it takes a while."""
         if (began := time.monotonic()) >= self._next_look:
-            self._outlook = look()
+            self._backlog = look()
             now = time.monotonic()
             self._next_look = now + _LEISURE * (now - began)
-        return self._outlook
+        return self._backlog
 
     def take(self, phases: Phases, **now: Any) -> Traffic:
         """What has happened since the last call, with the gauges `now`; `phases` of what is in flight."""

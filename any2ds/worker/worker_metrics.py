@@ -123,9 +123,9 @@ class MetricsCollector:
             window=traffic.window,
             queued=traffic.queued,
             memory=resources.memory(),
-            hosts=traffic.hosts,
+            hosts=traffic.backlog.hosts,
             adapts=traffic.adapts,
-            remaining=traffic.remaining,
+            remaining=traffic.backlog.remaining,
             own_cpu=own,
         )
         self._at, self._own_cpu, self._cpu, self._received = now, own_cpu, cpu, received

@@ -191,9 +191,9 @@ def test_the_time_that_is_left_is_that_of_the_slowest_row() -> None:
     )
     attempts = [attempt for _ in range(3) if (attempt := plan.next(0.0)) is not None]
     assert len(attempts) == 2
-    assert 0 < plan.outlook(0.0)["remaining"] < 1  # about as long as an answer usually takes
+    assert 0 < plan.backlog(0.0).remaining < 1  # about as long as an answer usually takes
     assert plan.overdue(2.0, lambda attempt: 0) == []
-    assert plan.outlook(2.0)["remaining"] == pytest.approx(8.0)  # they are late, and may take all of their time
+    assert plan.backlog(2.0).remaining == pytest.approx(8.0)  # they are late, and may take all of their time
     for attempt in attempts:
         plan.finish(attempt, Failure("fetch", "http_429", retry_after=60.0), 3.0)
-    assert 60 <= plan.outlook(3.0)["remaining"] <= 62
+    assert 60 <= plan.backlog(3.0).remaining <= 62

@@ -13,11 +13,10 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.failures import Failure
-from any2ds.core.metrics import HostLoad
+from any2ds.core.metrics import Backlog
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.core.schemes import SERVERS, WEB
@@ -58,13 +57,6 @@ def spare_transfers(options: FetchOptions, most: int) -> int:
     if options.fetcher != "curl" or wanted < _MANY:
         return 0
     return max(0, min(wanted, _MOST_SOCKETS - most))
-
-
-class Outlook(TypedDict):
-    """Gauges of `Traffic`."""
-
-    hosts: tuple[HostLoad, ...]
-    remaining: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +150,14 @@ class Schedule:
         """Whether all connections are busy."""
         return self.in_flight - min(self._late, self.spare) >= self.slots
 
-    def outlook(self, now: float, most: int = 5) -> Outlook:
-        """What is still to come; it looks at all hosts, and at all transfers that have taken long."""
+    def backlog(self, now: float, most: int = 5) -> Backlog:
+        """The rows that wait, with the `most` hosts that most of them wait for; it looks at all hosts, and at all transfers that have taken long."""
         waited_for = [host for host in self._hosts.values() if host.queue or host.deferred]
         worst = heapq.nlargest(most, waited_for, key=lambda host: host.waiting)
         remaining = [host.seconds_left(now) for host in waited_for]
         remaining += [due - now for due, _, _ in self._later]
         remaining += [self._seconds_left(attempt, now) for _, _, attempt in self._looked_at if attempt.running]
-        return {"hosts": tuple(host.load(now) for host in worst), "remaining": max(remaining, default=0.0)}
+        return Backlog(tuple(host.load(now) for host in worst), max(remaining, default=0.0))
 
     def _seconds_left(self, attempt: Attempt, now: float) -> float:
         """How long a transfer may go on: about as long as others, or once it is late to the end of its time."""

@@ -151,7 +151,7 @@ class Schedule:
         return self.in_flight - min(self._late, self.spare) >= self.slots
 
     def backlog(self, now: float, most: int = 5) -> Backlog:
-        """The rows that wait, with the `most` hosts that most of them wait for; it looks at all hosts, and at all transfers that have taken long."""
+        """What waits, with the hosts that most rows wait for; it looks at all hosts and all long transfers."""
         waited_for = [host for host in self._hosts.values() if host.queue or host.deferred]
         worst = heapq.nlargest(most, waited_for, key=lambda host: host.waiting)
         remaining = [host.seconds_left(now) for host in waited_for]

@@ -1,4 +1,5 @@
-"""A release as a user gets it: wheel and sdist are built, looked into, installed into clean environments and tried.
+"""A release as a user gets it: wheel and sdist are built, looked into, installed into clean environments and tried,
+and pip has to find versions of the stores' extras that agree with what people use beside them.
 
 `make smoke` runs it. It needs the network only where pip does. The lists and files come from a server on loopback.
 """
@@ -15,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -23,6 +25,14 @@ ROOT = Path(__file__).parents[1]
 MOST_MEGABYTES, MOST_PACKAGES = 230, 20  # of the core install with any2ds, without pip; megabytes as `du -m` counts
 FILES = 20
 INSIDE = ("any2ds/py.typed", "any2ds/__init__.pyi", "any2ds/dataset/templates/report.html")
+# Extra -> its library, and what people install in the same command.
+BESIDE = {
+    "s3": ("s3fs", ("boto3",)),
+    "gcs": ("gcsfs", ("google-cloud-storage",)),
+    "azure": ("adlfs", ("azure-identity", "azure-storage-blob")),
+    "hf": ("huggingface-hub", ("datasets",)),
+}
+MOST_SECONDS = 600  # that pip may look for versions; seconds where few have to be tried, hours where it goes back years
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")
 
 
@@ -50,6 +60,9 @@ def main() -> int:
             measure(len(set(packages(python)) - before), megabytes(python) - size)
             (work / f"try{number}").mkdir()
             try_out(python, work / f"try{number}")
+        for extra, (library, others) in BESIDE.items():
+            print(f"choosing versions for {' '.join(others)} 'any2ds[{extra}]'", flush=True)
+            resolve(tools, f"{wheel}[{extra}]", library, others)
     print("wheel and sdist: fine")
     return 0
 
@@ -59,8 +72,10 @@ def environment(folder: Path) -> Path:
     return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
-def run(command: list[object], cwd: Path | None = None) -> str:
-    """What the command prints. Ends the program if it fails. Nothing of this checkout is on its path."""
+def run(command: list[object], cwd: Path | None = None, timeout: float | None = None) -> str:
+    """What the command prints. Ends the program if it fails. Nothing of this checkout is on its path.
+
+    Raises subprocess.TimeoutExpired after `timeout` seconds."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [str(part) for part in command],
@@ -69,6 +84,7 @@ def run(command: list[object], cwd: Path | None = None) -> str:
         capture_output=True,
         encoding="utf-8",
         check=False,
+        timeout=timeout,
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\nended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -107,6 +123,17 @@ def measure(count: int, size: float) -> None:
     print(f"    {count} packages, {size:.0f} MB", flush=True)
     if count > MOST_PACKAGES or (size > MOST_MEGABYTES and sys.platform == "linux"):
         raise SystemExit(f"the core install is to have at most {MOST_PACKAGES} packages and {MOST_MEGABYTES} MB")
+
+
+def resolve(python: Path, wanted: str, library: str, others: tuple[str, ...]) -> None:
+    """Print which versions of the library and the others pip would install into a new environment."""
+    started = time.monotonic()
+    command = [python, *PIP, "--dry-run", "--ignore-installed", "--report=-", *others, wanted]
+    report = json.loads(run(command, timeout=MOST_SECONDS))
+    found = [each["metadata"] for each in report["install"]]
+    versions = {each["name"].lower().replace("_", "-"): each["version"] for each in found}
+    shown = ", ".join(f"{name} {versions[name]}" for name in (*others, library))
+    print(f"    {shown} ({time.monotonic() - started:.0f} s)", flush=True)
 
 
 def try_out(python: Path, work: Path) -> None:

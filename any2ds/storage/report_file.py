@@ -8,7 +8,6 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError
 from any2ds.storage.folders import OutputFolder
 
-
 _HEAD = 4096  # bytes in which a report has its mark
 _MARKS = {"html": layout.REPORT_MARK, "md": b"| rows stored |", "json": b'"output_folder"'}
 

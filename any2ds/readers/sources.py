@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -43,8 +44,9 @@ class Source:
 
     `options.url_list` is a file, a folder, a glob or a list of these, local or on any fsspec file system; `-` is
     standard input, which is read once as it arrives, as are named pipes and `<(...)` of a shell. A folder stands for
-    its files at any depth, by name: those with an extension of a list (csv, tsv, json, jsonl, parquet, txt, also
-    compressed), or all if none has one; with `input_format` those of this format, or all if there are none. Datasets
+    its files at any depth, by name: those with an extension of a list (csv, tsv, json, jsonl, parquet, also
+    compressed; txt where there are no others), or all if none has one; with `input_format` those of this format, or all
+    if there are none. Datasets
     in it are skipped. From Python it can also be
 
     - a list of dicts: rows;
@@ -224,9 +226,14 @@ class Source:
     def hints(self) -> tuple[str, ...]:
         """Messages for the log about what may be a mistake of the user."""
         found = [part.hint for part in self._inputs if isinstance(part, Given) and part.hint]
+        passed_over = {part.given: part.passed_over for part in self._inputs if isinstance(part, File)}
+        for folder, names in passed_over.items():
+            if names:
+                which = os.path.basename(names[0]) + (f" and {len(names) - 1:,} more txt" if len(names) > 1 else "")
+                found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
         if self.ignored_columns:
-            names = ", ".join(self.ignored_columns)
-            found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")
+            columns = ", ".join(self.ignored_columns)
+            found.append(f"the url list holds nothing but URLs, so these columns are ignored: {columns}")
         return tuple(found)
 
     @property

@@ -288,10 +288,12 @@ class TestFiles:
 
     def test_remote_files(self) -> None:
         fs = fsspec.filesystem("memory")
-        fs.pipe({"/lists/b.txt": b"http://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"})
+        fs.pipe(
+            {"/lists/b.csv": b"url\nhttp://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"}
+        )
         with Source(InputOptions(url_list="memory://lists")) as source:
-            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.txt"]
-        assert urls("memory://lists/*.txt") == ["http://b"]
+            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.csv"]
+        assert urls("memory://lists/*.csv") == ["http://b"]
         assert urls("memory://lists") == [*URLS, "http://b"]
 
     @pytest.mark.parametrize("format", ["parquet", "csv"])

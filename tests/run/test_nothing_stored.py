@@ -103,6 +103,21 @@ def refused_anyway(path: Path) -> str:
     return str(caught.value)
 
 
+def test_txt_files_beside_lists_are_no_lists(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for name in ("a", "c"):
+        pd.DataFrame({"url": [server.url("a.jpg")]}).to_parquet(lists / f"{name}.parquet")
+    (lists / "b-md5sums.txt").write_text("1234 a.parquet\n")
+    (lists / "README.txt").write_text(server.url("b.jpg"))
+    assert run(lists, tmp_path / "out").status_dict == {"success": 2}
+    assert "README.txt and 1 more txt beside other lists is not read: --input_format=txt reads it" in caplog.text
+    assert run(lists, tmp_path / "txt", input_format="txt").count == 2
+    for path in lists.glob("*.parquet"):
+        path.unlink()
+    assert run(lists, tmp_path / "alone").count == 2
+
+
 class TestTextWithColumns:
     @pytest.mark.parametrize(
         ("lines", "advice"),

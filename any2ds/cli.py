@@ -1,6 +1,7 @@
 """The command line: flags in, exit code out.
 
-0 done, 1 not everything could be done, 2 it cannot be done, 3 `verify`: incomplete, 130 interrupted, 143 terminated.
+0 done, 1 not everything could be done, 2 it cannot be done, 3 `verify`: incomplete, 4 rows were tried and none could be
+stored, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 if TYPE_CHECKING:
     from any2ds.config.commands import Command
     from any2ds.config.options import ParsedOptions
+    from any2ds.core.reports import RunReport
 
 
 _INCOMPLETE = 3  # of a dataset that the same download command completes: nothing is damaged
@@ -47,14 +49,25 @@ def _download(options: ParsedOptions) -> int:
     with started_ahead(options):
         from any2ds.config.options import ShareOptions
         from any2ds.run.download import download
-        from any2ds.run.ranks import from_environment
+        from any2ds.run.ranks import from_environment, rank_of
 
         share = options.group(ShareOptions)
         numbers, message = from_environment(share, os.environ)
         if message:
             logging.getLogger("any2ds").warning(message)
-        download.run(options.with_group(replace(share, **numbers)))
+        options = options.with_group(replace(share, **numbers))
+        report = download.run(options)
+    if rank_of(options.group(ShareOptions)) is None:  # other ranks may have stored something
+        _check_stored(report)
     return 0
+
+
+def _check_stored(report: RunReport) -> None:
+    """Raises NothingStored if a run has tried rows and stored none."""
+    from any2ds.core.errors import NothingStored
+
+    if message := report.nothing_stored:
+        raise NothingStored(message)
 
 
 def _finish(options: ParsedOptions) -> int:
@@ -137,7 +150,7 @@ def _report(options: ParsedOptions) -> int:
 def _build(options: ParsedOptions) -> int:
     from any2ds.recipes.build import build
 
-    build.run(options)
+    _check_stored(build.run(options))
     return 0
 
 

@@ -21,9 +21,10 @@ from any2ds.config.options import (
     flat,
     parse_options,
     public,
+    read_config_file,
 )
 from any2ds.config.recipes import BUILD_GROUPS
-from any2ds.core.errors import OptionError, printable, redacted
+from any2ds.core.errors import OptionError, UsageError, printable, redacted
 
 _LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
 _NOT_OF_THE_DATASET = frozenset({"url_list", "output_folder", *_LEFT_OUT})
@@ -31,15 +32,15 @@ _OF_BUILD = frozenset(f.name for group in BUILD_GROUPS for f in dataclasses.fiel
 _MOST_LISTS = 3  # named
 
 
-def retry_command(folder: str, options: Mapping[str, Any]) -> str:
+def retry_command(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
     """The command that fetches again what failed, with those `options` on fetching, storing and running that differ
-    from their defaults.
+    from their defaults, and the file that `config` among them names.
 
-    `options` are as `config.public` has them: what is secret has to be given again by whoever knows it.
+    `options` are as `config.public` has them: what is secret has to be given again by whoever knows it. With
+    `has_stores`, `storage_options` were given, which no command shows.
     """
-    return _quoted(
-        ["any2ds", "retry", _subject(folder), *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
-    )
+    chosen = (f"--{name}={_text(value)}" for name, value in _chosen(options))
+    return _quoted(["any2ds", "retry", _subject(folder), *_access_flags(options, has_stores), *chosen])
 
 
 def download_command(folder: str, lists: Sequence[str], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
@@ -77,10 +78,10 @@ def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
     One that explains most of what differs comes first: the preset may set others by it, which cannot be given then.
     Raises OptionError or ValueError if there are none.
     """
-    found = {"preset": known["preset"]}
+    found = {"preset": known["preset"], **({"config": known["config"]} if known.get("config") else {})}
 
     def differing(given: Mapping[str, Any]) -> list[str]:
-        texts = {"url_list": "any.txt", **{name: _text(value) for name, value in given.items()}}
+        texts = {"url_list": "any.txt", **{n: _text(value) for n, value in given.items() if n != "config"}}
         made = public(flat(parse_options(texts, GROUPS).groups))
         others = (name for name, value in known.items() if name in made and made[name] != value)
         return [name for name in others if (made[name], known[name]) != (None, [])]
@@ -99,19 +100,33 @@ def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
     return {theirs.get(name, name): value for name, value in found.items()}
 
 
-def report_command(folder: str) -> str:
-    """The command that writes the report of a dataset."""
-    return _quoted(["any2ds", "report", _subject(folder)])
+def report_command(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
+    """The command that writes the report of a dataset; see `retry_command`."""
+    return _quoted(["any2ds", "report", _subject(folder), *_access_flags(options, has_stores)])
 
 
-def report_call(folder: str) -> str:
+def report_call(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
     """The same as a call from Python."""
-    return f"any2ds.report({folder!r})"
+    return f"any2ds.report({', '.join([repr(folder), *_access_keywords(options, has_stores)])})"
 
 
-def load_call(folder: str) -> str:
-    """The call that loads the samples of a dataset."""
-    return f"any2ds.load({json.dumps(folder, ensure_ascii=False)})"
+def load_call(folder: str, has_stores: bool = False) -> str:
+    """The call that loads the samples of a dataset; see `retry_command`."""
+    return f"any2ds.load({json.dumps(folder, ensure_ascii=False)}{', storage_options=...' if has_stores else ''})"
+
+
+def _access_flags(options: Mapping[str, Any], has_stores: bool) -> list[str]:
+    """How a command gets the options that it does not show, such as credentials."""
+    if options.get("config"):
+        return [f"--config={options['config']}"]
+    return ["--storage_options=..."] if has_stores else []
+
+
+def _access_keywords(options: Mapping[str, Any], has_stores: bool) -> list[str]:
+    """The same as keywords of a call."""
+    if options.get("config"):
+        return [f"config={options['config']!r}"]
+    return ["storage_options=..."] if has_stores else []
 
 
 def flag(name: str, value: Any) -> str:
@@ -119,9 +134,10 @@ def flag(name: str, value: Any) -> str:
     return _quoted([f"--{name}={_text(value)}"])
 
 
-def retry_call(folder: str, options: Mapping[str, Any]) -> str:
-    """The same as a call from Python."""
-    return f"any2ds.retry({', '.join([repr(folder), *(f'{name}={value!r}' for name, value in _chosen(options))])})"
+def retry_call(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
+    """`retry_command` as a call from Python."""
+    chosen = (f"{name}={value!r}" for name, value in _chosen(options))
+    return f"any2ds.retry({', '.join([repr(folder), *_access_keywords(options, has_stores), *chosen])})"
 
 
 def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -130,7 +146,12 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     fields = {f.name: f for group in (StorageOptions, FetchOptions, RunOptions) for f in dataclasses.fields(group)}
     preset = presets.find(options.get("preset"))
     of_preset = public(preset.defaults) if preset is not None else {}
+    of_file: Mapping[str, Any] = {}
+    with contextlib.suppress(UsageError):  # it is gone, or was changed since the run began
+        of_file = read_config_file(options["config"]) if options.get("config") else {}
     for name, value in changed(options).items():
+        if name in fields and name in of_file and _means(fields[name], _text(of_file[name]), value):
+            continue
         if name in of_preset and of_preset[name] == value:
             continue
         if name in fields and name not in _LEFT_OUT and _means(fields[name], _text(value), value):

@@ -668,6 +668,7 @@ class Config:
     share: ShareOptions
     watch: WatchOptions
     given: frozenset[str] = frozenset()  # names of the options that were set explicitly
+    config_file: str | None = None  # from which some of them are
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
@@ -682,7 +683,7 @@ class Config:
         """Checks what depends on several groups. Raises OptionError."""
         for ignored in parsed.ignored:
             log.warning("%s", ignored)
-        config = dataclasses.replace(cls(*parsed.groups), given=parsed.given)
+        config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
         _check_columns_of_steps(config)
         check_members(config)
         config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
@@ -691,7 +692,8 @@ class Config:
 
     def to_options(self) -> dict[str, Any]:
         """The flat options again."""
-        return flat([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "given"])
+        others = ("given", "config_file")
+        return flat([getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in others])
 
     @property
     def media(self) -> MediaOptions:
@@ -808,6 +810,7 @@ class ParsedOptions:
     groups: tuple[Any, ...]  # an object of each group
     given: frozenset[str]  # names of the options that are set, by a preset as well
     ignored: tuple[str, ...]  # what a preset accepts without effect, as messages
+    config_file: str | None = None  # from which some of them are
 
     def group(self, kind: type[G]) -> G:
         """The options of this group."""
@@ -858,7 +861,8 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
     if left_out := sorted((named.keys() - given.keys()) & _all_names()):
         ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
     _check_quality(named.keys(), parsed)
-    return ParsedOptions(parsed, frozenset(given), tuple(ignored))
+    file = options.get("config")
+    return ParsedOptions(parsed, frozenset(given), tuple(ignored), None if file is None else str(file))
 
 
 def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:

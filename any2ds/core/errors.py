@@ -19,6 +19,7 @@
         ├── BrokenStep        a step of the user's own cannot do anything at all
         ├── UnfitWorker       a machine lacks what the steps of the run need
         ├── DiskFull          a disk has no room for more, or less than --min_free_bytes
+        ├── NothingStored     a command has tried rows and could store none (exit code 4; functions return their report)
         └── IncompleteRun     shards are missing (`reports.IncompleteRun`)
 
     ValueError
@@ -247,6 +248,12 @@ def _source() -> str:
 
 class RunError(Any2dsError):
     """The run ended without everything that was asked for; finished shards are kept."""
+
+
+class NothingStored(RunError):
+    """Rows were tried and none could be stored. Only the command line raises it."""
+
+    exit_code = 4
 
 
 class NetworkDown(RunError):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from any2ds.core.errors import RunError, printable, shard_count
-from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order
+from any2ds.core.errors import RunError, printable, redacted, shard_count
+from any2ds.core.failures import DUPLICATE, NO_FAILURES, SUCCESS, failure_code, in_order
 from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.text import duration, percent
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 
 OTHER_REASONS = "other kinds of files"
+_MOST_CODES = 4  # that a message names
+_LONGEST_EXAMPLE = 300  # characters of a URL in it
 _MOST_EXTS = 1000  # that a run counts: servers may call files whatever they like
 
 
@@ -213,6 +216,27 @@ class RunReport(RowCounts):
     def at_work(self) -> float:
         """Seconds with shards open, as the report page has them: without start-up and end. 0 if there were none."""
         return max(0.0, min(self.last_end - self.first_start, self.seconds))
+
+    @property
+    def nothing_stored(self) -> str:
+        """Why rows were tried and none was stored; empty if one was, or if none was tried but duplicates."""
+        tried = {code: rows for code, rows in in_order(self.status_dict) if code != DUPLICATE}
+        if self.successes or not tried:
+            return ""
+        code, count = next(iter(tried.items()))
+        if len(tried) > 1:
+            shown = ", ".join(f"{rows:,} as {printable(code)}" for code, rows in [*tried.items()][:_MOST_CODES])
+            more = ", …" if len(tried) > _MOST_CODES else ""
+            return f"nothing was stored: of {row_count(sum(tried.values()))}, {shown}{more}"
+        which = "the only row" if count == 1 else f"all {count:,} rows"
+        if code in NO_FAILURES:
+            return f"nothing was stored: {which} ended as {code} ({NO_FAILURES[code]})"
+        why = f"nothing was stored: {which} failed as {printable(code)}"
+        with contextlib.suppress(KeyError):  # of another version
+            known = failure_code(code)
+            why += f" ({known.meaning}). {known.advice}"
+        example = self.examples.get(code)
+        return f"{why} The first: {printable(redacted(example))[:_LONGEST_EXAMPLE]}" if example else why
 
     def __repr__(self) -> str:
         failed = self.failed_to_download + self.failed_to_subsample

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 
@@ -103,6 +104,16 @@ class Catalogue:
                     self._entries[event.shard_id] = ShardEntry.of(event)
             self._changed.set()
 
+    def stored_exts(self) -> Mapping[str, int] | None:
+        """Extension -> files in all finished shards; None if they cannot be read. The statistics that are read for it
+        need not be read when the run ends."""
+        found: list[Mapping[str, int]] | None = None
+        with self._logging_errors():
+            if not self._has_begun:
+                self._add_trusted()
+            found = [entry.exts for entry in self._now().values()]
+        return None if found is None else sum(map(Counter, found), Counter[str]())
+
     # --- while the run is at work ---
 
     def _begin(self) -> None:
@@ -158,6 +169,11 @@ class Catalogue:
                         return
                     self._entries.add_all(trusted.entries)
             self._write(is_open=self._swaps_are_left())
+
+    def _add_trusted(self) -> None:
+        """Take over the entries of the list that an earlier run has closed."""
+        if (trusted := self._trusted(_parsed(self._content()))) is not None:
+            self._entries.add_all(trusted.entries)
 
     def _write(self, is_open: bool) -> None:
         entries = self._now()

@@ -82,9 +82,14 @@ def hash_sources(check: HashCheck | HashChecks | None, members: Members | None) 
     }
 
 
+def is_word_for_urls(name: str) -> bool:
+    """Whether a column of this name is likely to hold URLs."""
+    return bool(_WORDS_FOR_URLS & {*re.split(r"[\W_]+", name.lower())})
+
+
 def url_column_advice(existing: Collection[str]) -> str:
     """How to name the column of the URLs: the only one that is called so; empty if there are no columns."""
-    likely = [name for name in existing if _WORDS_FOR_URLS & {*re.split(r"[\W_]+", name.lower())}]
+    likely = list(filter(is_word_for_urls, existing))
     is_clear = len(likely) == 1 and likely[0].isprintable() and len(likely[0]) <= _LONGEST_NAME
     option = flag("url_col", likely[0]) if is_clear else "--url_col=..."
     return f"name the column of the URLs with {option}" if existing else ""

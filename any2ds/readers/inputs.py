@@ -73,6 +73,7 @@ class File:
     extent: Extent = field(default_factory=Extent, compare=False)
     part: OpensPart | None = None  # that is read in place of all
     given: str = field(default="", compare=False)  # the file, folder or glob by which it was found
+    passed_over: tuple[str, ...] = field(default=(), compare=False)  # txt files in that folder that are not read
 
     @property
     def name(self) -> str:
@@ -432,16 +433,21 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
             "--input_format=txt reads it"
         )
     files, is_folder = folders.input_files(url, stores)
+    passed_over: tuple[str, ...] = ()
     if is_folder:
         files = _outside_datasets(url, files, stores)
         kinds = [(file, *list_format(file.name)) for file in files]
         matching = [(file, suffix) for file, kind, suffix in kinds if kind is not None and format in (None, kind)]
+        if format is None and any(kind != "txt" for _, kind, _ in kinds if kind):  # notes and checksums beside lists
+            passed_over = tuple(file.name for file, kind, _ in kinds if kind == "txt")
+            matching = [(file, suffix) for file, suffix in matching if file.name not in passed_over]
         compressed_so = [file for file, suffix in matching if compression in (None, suffix)]
         files = compressed_so or [file for file, _ in matching] or files
     for file in files:
         found, suffix = list_format(file.name)
         is_compression_given = compression is not None
-        yield File(file, format or found or "txt", compression or suffix, is_compression_given, given=url)
+        kind = format or found or "txt"
+        yield File(file, kind, compression or suffix, is_compression_given, given=url, passed_over=passed_over)
 
 
 def _is_pipe(path: str) -> bool:

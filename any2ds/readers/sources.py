@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -29,6 +30,7 @@ from any2ds.readers.columns import (
     wanted_columns,
 )
 from any2ds.readers.contract import Columns
+from any2ds.readers.first_rows import LOOKED_AT, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.storage.folders import InputFile, stamps
@@ -42,8 +44,9 @@ class Source:
 
     `options.url_list` is a file, a folder, a glob or a list of these, local or on any fsspec file system; `-` is
     standard input, which is read once as it arrives, as are named pipes and `<(...)` of a shell. A folder stands for
-    its files at any depth, by name: those with an extension of a list (csv, tsv, json, jsonl, parquet, txt, also
-    compressed), or all if none has one; with `input_format` those of this format, or all if there are none. Datasets
+    its files at any depth, by name: those with an extension of a list (csv, tsv, json, jsonl, parquet, also
+    compressed; txt where there are no others), or all if none has one; with `input_format` those of this format, or all
+    if there are none. Datasets
     in it are skipped. From Python it can also be
 
     - a list of dicts: rows;
@@ -108,6 +111,10 @@ class Source:
         if self.first_rows is None:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
+        # Read behind the first rows, where these had no URL; and where the list broke off meanwhile.
+        self._read_ahead: list[pa.RecordBatch] = []
+        self._failure: ReadError | None = None
+        self._check_first_rows(self.first_rows, ("url", *members.url_columns))
 
     @classmethod
     def of(cls, config: Config, in_list_order: bool = False) -> Source:
@@ -121,6 +128,40 @@ class Source:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
+
+    def _check_first_rows(self, first: pa.RecordBatch, url_columns: Sequence[str]) -> None:
+        """Raises InputError if none of the first rows has a URL, or if the lines of a txt have several columns."""
+        part = self._inputs[0]
+        is_txt = part.has_only_urls and isinstance(part, File)
+        wanted = min(LOOKED_AT, self._limit or LOOKED_AT)
+        batches = [first]
+        if is_txt:
+            if not part.is_used_up and first.num_rows < wanted:  # rows of a pipe are not waited for
+                batches += self._look_ahead()
+            lines = [url for batch in batches for url in batch["url"].to_pylist() if url]
+            refuse_columns(lines[:LOOKED_AT], part.description)
+        while not any(has_url(batch, url_columns) for batch in batches):
+            rows = sum(batch.num_rows for batch in batches)
+            more = self._look_ahead() if rows < wanted else []
+            if self._failure is not None:  # raised when the run comes there
+                return
+            if more:
+                batches += more
+            elif rows >= LOOKED_AT or all(isinstance(part, File) for part in self._inputs):
+                urls = [url for batch in batches for url in batch["url"].to_pylist()][:wanted]
+                raise no_urls(urls, part.description, None if is_txt else part.extent.names)
+            else:  # a few rows from Python, which fail as rows do
+                return
+
+    def _look_ahead(self) -> list[pa.RecordBatch]:
+        """The next rows, which `batches` gives once more; none at the end."""
+        try:
+            batch = next(self._rows, None)
+        except ReadError as error:
+            self._failure, batch = error, None
+        more = [] if batch is None else [batch]
+        self._read_ahead += more
+        return more
 
     def _found_inputs(self, options: InputOptions, stores: Stores) -> list[Input]:
         return inputs_of(options, stores)
@@ -185,9 +226,14 @@ class Source:
     def hints(self) -> tuple[str, ...]:
         """Messages for the log about what may be a mistake of the user."""
         found = [part.hint for part in self._inputs if isinstance(part, Given) and part.hint]
+        passed_over = {part.given: part.passed_over for part in self._inputs if isinstance(part, File)}
+        for folder, names in passed_over.items():
+            if names:
+                which = os.path.basename(names[0]) + (f" and {len(names) - 1:,} more txt" if len(names) > 1 else "")
+                found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
         if self.ignored_columns:
-            names = ", ".join(self.ignored_columns)
-            found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")
+            columns = ", ".join(self.ignored_columns)
+            found.append(f"the url list holds nothing but URLs, so these columns are ignored: {columns}")
         return tuple(found)
 
     @property
@@ -218,10 +264,17 @@ class Source:
                 first, self.first_rows = self.first_rows, None
                 self._given += first.num_rows
                 yield first
-            for batch in self._rows:
+            for batch in self._rows_behind_the_first():
                 self._given += batch.num_rows
                 if ends or batch.num_rows:
                     yield batch
+
+    def _rows_behind_the_first(self) -> Iterator[pa.RecordBatch]:
+        yield from self._read_ahead
+        self._read_ahead.clear()
+        if self._failure is not None:
+            raise self._failure
+        yield from self._rows
 
     def _shuffled(self, seed: int, ends: bool) -> Batches:
         files = [part for part in self._inputs if isinstance(part, File) and part.has_row_groups]

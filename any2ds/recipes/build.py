@@ -204,7 +204,7 @@ class RecipeBuild:
             raise OptionError(
                 f"{absent[0]!r} is no feature of {recipe.full_name}: it has {', '.join(schema.names) or 'files only'}"
             )
-        config = replace(config, given=options.given)
+        config = replace(config, given=options.given, config_file=options.config_file)
         given = {name: value for name, value in config.to_options().items() if name != "url_list"}
         return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
 
@@ -229,7 +229,7 @@ class RecipeBuild:
             self._name_first_config()
             return RunReport(skipped_shards=sum(split.shards for split in found.splits))
         self._check_free(final)
-        info = run_info("download", final, self.given, config.storage, config.output)
+        info = run_info("download", final, self.given, config.storage, config.output, config.config_file)
         with LastReport(config.watch, info) as last_report:
             with locked(output, "build") as lock:
                 total = self._make_in(output, lock)
@@ -293,7 +293,9 @@ class RecipeBuild:
             plan = _Plan(output, own, self.config.run.is_on_this_machine)
             worker = self._worker(kind, lock)
             info = replace(
-                run_info("download", output, self.given, self.config.storage, self.config.output),
+                run_info(
+                    "download", output, self.given, self.config.storage, self.config.output, self.config.config_file
+                ),
                 finished=plan.finished,
                 samples=samples_of(self.config.output.output_folder, self.config.storage, unfinished=True),
             )

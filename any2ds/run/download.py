@@ -14,7 +14,6 @@ from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core.errors import shard_count
 from any2ds.core.reports import IncompleteRun, RunReport
-from any2ds.core.rows import ShardJob
 from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
@@ -78,7 +77,7 @@ def make_dataset(
     `more` are reporters besides those that the options ask for."""
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
-        info = run_info("download", output, config.to_options(), config.storage, config.output)
+        info = run_info("download", output, config.to_options(), config.storage, config.output, config.config_file)
         steps = options_by_step(config.media, presets.set_by(config.output.preset))
         info = replace(info, member=rank.name if rank else "", left_out=source.left_out, steps=steps)
         job = _Download(config, source, output, distributor, info, new_fetcher, tuple(more))
@@ -109,7 +108,7 @@ class _Download:
         ):
             plan = resume(self.config, self.source, output)
             catalogue.start(plan.finished)
-            last_report.total = self.make(plan, lock, [ShardListener(catalogue.on_shard)], catalogue.begin)
+            last_report.total = self.make(plan, lock, catalogue)
         return last_report.total
 
     def make_share(self, rank: Rank) -> RunReport:
@@ -143,17 +142,20 @@ class _Download:
         self,
         plan: ShardPlan,
         lock: RunLock,
-        more: Sequence[Reporter] = (),
-        before_job: Callable[[ShardJob], None] | None = None,
+        catalogue: Catalogue | None = None,
     ) -> RunReport:
-        """Make the shards of `plan`; `more` are reporters besides those that the options ask for."""
+        """Make the shards of `plan`, of which `catalogue` keeps the list."""
         config = self.config
         worker = ShardWorker.of(config, lock.locks, self.new_fetcher)
         if rank := rank_of(config.share):
             worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
-        watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *more]
-        ledger = Ledger(plan, lock, config.run.max_shard_retry, before_job)
+        keeping: list[Reporter] = []
+        if catalogue is not None:
+            info = replace(info, stored_exts=catalogue.stored_exts)
+            keeping.append(ShardListener(catalogue.on_shard))
+        watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *keeping]
+        ledger = Ledger(plan, lock, config.run.max_shard_retry, catalogue.begin if catalogue is not None else None)
         return run(worker, self.distributor, watching, ledger, config.run.grace)
 
 

@@ -52,7 +52,7 @@ def retry(options: ParsedOptions) -> RunReport:
     if media.members is not None:
         columns |= media.members.prefixed({**outcome_fields(made, media.members), **columns})
     check_user_steps(media, running)
-    info = run_info("retry", output, flat(options.groups), storage, made)
+    info = run_info("retry", output, flat(options.groups), storage, made, options.config_file)
     with (
         distributing(running) as distributor,
         locked(output, "retry") as lock,
@@ -73,7 +73,8 @@ def retry(options: ParsedOptions) -> RunReport:
         )
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)
-        info = replace(info, finished=plan.shards, steps=options_by_step(media, presets.set_by(made.preset)))
+        steps = options_by_step(media, presets.set_by(made.preset))
+        info = replace(info, finished=plan.shards, stored_exts=catalogue.stored_exts, steps=steps)
         watching = [*reporters(watch, info, running.quiet), ShardListener(catalogue.on_shard)]
         ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
         last_report.total = run(worker, distributor, watching, ledger, running.grace)

@@ -109,12 +109,13 @@ def run_info(
     options: Mapping[str, Any],
     storage: StorageOptions,
     made: OutputOptions,
+    config_file: str | None = None,
 ) -> RunInfo:
     """What reporters know of the run before it begins; `made` says how the dataset is made."""
     return RunInfo(
         command,
         output,
-        public(options),
+        {**public(options), **({"config": config_file} if config_file is not None else {})},
         storage,
         output.identity,
         made,

@@ -158,7 +158,8 @@ class TestFormats:
 
     def test_an_unknown_extension_is_txt_unless_a_format_is_given(self, tmp_path: Path) -> None:
         path = put(tmp_path / "list.lst", content("csv"))
-        assert urls(path)[0] == "url,n"
+        with pytest.raises(InputError, match=r"read as txt.*--input_format=csv reads it"):
+            urls(path)
         assert urls(path, input_format="csv") == URLS
 
     @pytest.mark.parametrize("suffix", COMPRESS)
@@ -220,9 +221,9 @@ class TestFiles:
         assert urls(str(tmp_path), input_format="csv.xz") == [*URLS, "c"]
 
     def test_input_format_takes_all_of_a_folder_if_none_has_its_name(self, tmp_path: Path) -> None:
-        put(tmp_path / "a", "url\nu\n")
-        put(tmp_path / "b.txt", "url\nv\n")
-        assert urls(str(tmp_path), input_format="csv") == ["u", "v"]
+        put(tmp_path / "a", "url\nhttp://u\n")
+        put(tmp_path / "b.txt", "url\nhttp://v\n")
+        assert urls(str(tmp_path), input_format="csv") == ["http://u", "http://v"]
 
     def test_datasets_in_a_folder_are_no_lists(self, tmp_path: Path) -> None:
         for name in ("a.txt", "out/00000.parquet", "out/00000_stats.json", "out/00001/000010000.txt", "outer/b.txt"):
@@ -247,11 +248,11 @@ class TestFiles:
             assert source.files == [str(tmp_path / "d/a.txt"), str(tmp_path / "d/b.txt")]
 
     def test_the_ends_of_files_can_be_seen(self, tmp_path: Path) -> None:
-        for name, data in (("a", "u\nv\n"), ("b", ""), ("c", "w\n")):
+        for name, data in (("a", "x://u\nv\n"), ("b", ""), ("c", "w\n")):
             put(tmp_path / f"{name}.txt", data)
         with Source(InputOptions(url_list=str(tmp_path))) as source:
-            assert [batch["url"].to_pylist() for batch in source.batches(ends=True)] == [["u", "v"], [], ["w"], []]
-        assert urls(str(tmp_path)) == ["u", "v", "w"]
+            assert [batch["url"].to_pylist() for batch in source.batches(ends=True)] == [["x://u", "v"], [], ["w"], []]
+        assert urls(str(tmp_path)) == ["x://u", "v", "w"]
 
     def test_what_tells_whether_a_file_has_changed(self, tmp_path: Path) -> None:
         path = put(tmp_path / "a.txt")
@@ -287,10 +288,12 @@ class TestFiles:
 
     def test_remote_files(self) -> None:
         fs = fsspec.filesystem("memory")
-        fs.pipe({"/lists/b.txt": b"http://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"})
+        fs.pipe(
+            {"/lists/b.csv": b"url\nhttp://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"}
+        )
         with Source(InputOptions(url_list="memory://lists")) as source:
-            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.txt"]
-        assert urls("memory://lists/*.txt") == ["http://b"]
+            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.csv"]
+        assert urls("memory://lists/*.csv") == ["http://b"]
         assert urls("memory://lists") == [*URLS, "http://b"]
 
     @pytest.mark.parametrize("format", ["parquet", "csv"])
@@ -554,7 +557,7 @@ class TestColumns:
                 "text": pa.array(["c"]).dictionary_encode(),
                 "n": pa.array([7], pa.uint16()),
                 "nothing": pa.nulls(1),
-                "link": pa.array(["u"], pa.large_string()),
+                "link": pa.array(["x://u"], pa.large_string()),
                 "when": pa.array([0], pa.timestamp("ms", "UTC")),
             }
         )
@@ -584,7 +587,8 @@ class TestColumns:
         assert rows(given, caption_col="caption", save_additional_columns=("caption", "url")) == given
 
     def test_numbers_as_captions_are_text(self, tmp_path: Path) -> None:
-        assert rows(put(tmp_path / "a.csv", "url,n\nu,007\n"), caption_col="n") == [{"url": "u", "caption": "007"}]
+        path = put(tmp_path / "a.csv", "url,n\nx://u,007\n")
+        assert rows(path, caption_col="n") == [{"url": "x://u", "caption": "007"}]
         assert rows([{"url": "u", "n": 7}], caption_col="n") == [{"url": "u", "caption": "7"}]
 
     def test_bytes_that_are_not_utf8(self) -> None:
@@ -650,12 +654,13 @@ class TestColumns:
             Source(InputOptions(pa.table({"url": ["u"], "x": values}), save_additional_columns=("x",)))
 
     def test_files_of_several_formats_and_types_become_one(self, tmp_path: Path) -> None:
-        pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int16())}), tmp_path / "1.parquet")
+        pq.write_table(pa.table({"url": ["x://u"], "n": pa.array([1], pa.int16())}), tmp_path / "1.parquet")
         put(tmp_path / "2.csv", "n,url\n2,v\n")
         put(tmp_path / "3.jsonl", '{"url":"w"}\n')
         pq.write_table(pa.table({"url": ["x"], "n": [4.0]}), tmp_path / "4.parquet")
         found = rows(str(tmp_path), save_additional_columns=("n",))
-        assert found == [{"url": "u", "n": 1}, {"url": "v", "n": 2}, {"url": "w", "n": None}, {"url": "x", "n": 4}]
+        urls = [(row["url"], row["n"]) for row in found]
+        assert urls == [("x://u", 1), ("v", 2), ("w", None), ("x", 4)]
 
     def test_a_value_that_does_not_fit_the_first_file_ends_the_list_there(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int8())}), tmp_path / "1.parquet")
@@ -866,7 +871,7 @@ class TestNoText:
 
 class TestDeclaredTypes:
     def test_of_lists_that_have_types(self, tmp_path: Path) -> None:
-        table = pa.table({"url": ["u", "v"], "id": [1, 2], "day": ["2024-01-02", "soon"]})
+        table = pa.table({"url": ["x://u", "v"], "id": [1, 2], "day": ["2024-01-02", "soon"]})
         pq.write_table(table, tmp_path / "a.parquet")
         options: dict[str, Any] = {
             "save_additional_columns": ("id", "day"),
@@ -875,7 +880,7 @@ class TestDeclaredTypes:
         for given in (table, str(tmp_path / "a.parquet"), table.to_pylist()):
             found = rows_and_reasons(given, **options)
             assert [row["id"] for row, _ in found] == ["1", None]
-            assert [row["url"] for row, _ in found] == ["u", None]
+            assert [row["url"] for row, _ in found] == ["x://u", None]
             assert found[1][1].startswith("row 2: column 'day': ")
 
     @pytest.mark.parametrize(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from any2ds.dataset.thumbnails import Thumbnail
 
 
+def _unknown_exts() -> Mapping[str, int] | None:
+    return None
+
+
 def _no_samples(count: int) -> Sequence[Thumbnail]:
     return ()
 
@@ -39,6 +43,8 @@ class RunInfo:
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
     missing: Callable[[], Collection[int]] = tuple  # shards that others make, once this run has made its own
+    # Extension -> files in all finished shards, once the run has made its own; None if nobody knows. Never raises.
+    stored_exts: Callable[[], Mapping[str, int] | None] = _unknown_exts
     samples: Callable[[int], Sequence[Thumbnail]] = _no_samples  # up to so many of finished shards; slow, never raises
 
 

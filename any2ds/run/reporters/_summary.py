@@ -8,6 +8,7 @@ import math
 import shlex
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from any2ds.config.signature import with_keywords
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code, in_order
+from any2ds.core.filetypes import UNKNOWN_EXT, type_of_name
 from any2ds.core.layout import report_file
 from any2ds.core.members import member_figures
 from any2ds.core.metrics import Snapshot
@@ -37,6 +39,7 @@ from any2ds.run.reporters._status import shortened
 from any2ds.transforms.contract import STEPS
 
 _MOST_FAILURES = 12  # with a line of their own
+_MOST_TYPES = 8  # that are named
 _LONGEST_URL = 300
 _NARROWEST = 30  # columns for what an outcome means; if there are fewer, it stands below
 _LONGEST_PATTERN = 200
@@ -68,9 +71,9 @@ class Summary:
     retry: str | None = None  # the command, or the call, that retries what may work now
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
-    unused: Mapping[str, str] = field(
-        default_factory=dict
-    )  # options that changed no file -> what they are for: `image`
+    unused: Mapping[str, str] = field(default_factory=dict)  # options that changed no file -> what they are for
+    types: Mapping[str, int] = field(default_factory=dict)  # media type -> stored files, the most frequent first
+    are_types_of_all: bool = False  # whether they are those of the whole dataset, of which this run made a part
     of_other_kinds: int = 0  # stored files that are no images, if the options are for images alone
     report: str | None = None  # the command, or the call, that writes it of what is finished, if the run does not
     left_to_others: int | None = None  # shards, if others make the dataset as well
@@ -105,10 +108,12 @@ def summary_of(
     folder = printable(redacted(run.output.url))
     outcomes = tuple(_outcome(code, rows, total) for code, rows in in_order(total.status_dict))
     given_folder = str(run.options.get("output_folder") or run.output.url)
+    has_stores = bool(run.storage.storage_options)  # with the lists, files or the folder in one of them
+    is_in_store = has_stores and not run.output.is_local
     retry = None
     if any(outcome.transient for outcome in outcomes):
         command = retry_command if run.from_shell else retry_call
-        retry = printable(redacted(command(given_folder, run.options)))
+        retry = printable(redacted(command(given_folder, run.options, has_stores)))
     left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
     wants_page = run.options.get("report") and (total.shards or total.skipped_shards)
     is_whole = not (was_stopped or total.left_shards)
@@ -116,18 +121,22 @@ def summary_of(
     made_nothing = is_whole and total.skipped_shards and not total.shards and run.command != "retry"
     has_page = wants_page and is_whole and not (run.member and left != 0)
     if ((wants_page and not is_whole) or made_nothing) and not (run.member or has_page):
-        report = printable(redacted(report_command(given_folder) if run.from_shell else report_call(given_folder)))
+        write = report_command if run.from_shell else report_call
+        report = printable(redacted(write(given_folder, run.options, is_in_store)))
     name = report_file(run.made is not None and run.made.preset is not None)
     page = f"{folder.rstrip('/')}/{name}" if has_page else None
     limit = run.options.get("limit")
     total_rows = now.total_rows if now is not None else None
     groups = RETRY_GROUPS if run.command == "retry" else GROUPS
+    of_dataset = None if was_stopped else run.stored_exts()
     return Summary(
         total,
         outcomes,
         folder,
+        types=_types(total.exts if of_dataset is None else of_dataset),
+        are_types_of_all=of_dataset is not None and bool(total.skipped_shards or run.finished),
         pattern=None if run.member else _pattern(run, done),  # shards of other members are unknown here
-        load=load_call(printable(redacted(given_folder))) if _has_numbers(run) else None,
+        load=load_call(printable(redacted(given_folder)), is_in_store) if _has_numbers(run) else None,
         retry=retry,
         received=now.received if now is not None else 0,
         page=page,
@@ -197,6 +206,15 @@ def _unused_options(steps: Mapping[str, Sequence[str]], total: RunReport) -> dic
     return {options: kinds for kinds, options in unused.items()}
 
 
+def _types(exts: Mapping[str, int]) -> Mapping[str, int]:
+    """Media type -> files; of an extension that stands for none, the extension."""
+    found = Counter[str]()
+    for ext, files in exts.items():
+        name = type_of_name(f"file.{ext}") or ("of unknown type" if ext == UNKNOWN_EXT else f".{printable(ext)}")
+        found[name] += files
+    return dict(found.most_common())
+
+
 def _is_for_images(run: RunInfo) -> bool:
     """Whether the options ask for a change of images, for nothing of other media, and leave other files as they are."""
     if run.command != "download" or run.options.get("only_images") or run.options.get("preset"):
@@ -254,17 +272,19 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
             if codes == "transient":
                 failed = "has a failure that another attempt can help; --codes=all tries the others again"
             yield Text(summary.phrase(f"nothing to retry: no row in {summary.place} {failed}"))
+            yield Text(_types_line(summary))
             return
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {summary.place} was", f"in {summary.place} were")
             yield Text(f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before")
-            yield from map(Text, (*_of_others(summary), *_where(summary)))
+            yield from map(Text, (_types_line(summary), *_of_others(summary), *_where(summary)))
             return
     if summary.outcomes:
         yield from _outcomes(summary, width)
         yield Text()
     gained_nothing = run.command == "retry" and not total.successes
-    lines = (*_rates(summary), *_shards(summary, gained_nothing), *_where(summary), *_notes(summary))
+    figures = (*_rates(summary), _types_line(summary), *_shards(summary, gained_nothing))
+    lines = (*figures, *_where(summary), *_notes(summary))
     yield from (Text(summary.phrase(line)) for line in (*lines, *_of_others(summary)))
     if run.command == "retry" and total.count:
         are = "is" if total.successes == 1 else "are"
@@ -351,6 +371,14 @@ def _rates(summary: Summary) -> Iterator[str]:
     per_second = size(max(total.bytes, summary.received) / seconds)
     total_time = f" ({duration(total.seconds)} with start-up and end)" if seconds < 0.95 * total.seconds else ""
     yield f"{size(total.bytes)}{received} in {duration(seconds)}{total_time}: {speed}, {per_second}/s"
+
+
+def _types_line(summary: Summary) -> str:
+    """What the stored files are: pages of HTML are no failures, and no images."""
+    where = "types in the whole dataset" if summary.are_types_of_all else "types"
+    shown = [f"{files:,} {name}" for name, files in summary.types.items()]
+    more = [f"{len(shown) - _MOST_TYPES:,} more types"] if len(shown) > _MOST_TYPES else []
+    return f"{where}: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
 
 
 def _shards(summary: Summary, gained_nothing: bool) -> Iterator[str]:
@@ -444,6 +472,7 @@ def to_json(summary: Summary) -> Mapping[str, Any]:
         "shards_given_up": total.left_shards,
         "shards_of_others": summary.left_to_others,
         "robots_files": total.robots.files,
+        "types": dict(summary.types),
         "not_processed": dict(total.not_processed),
         "unused_options": dict(summary.unused),
         **({"members": {name: dict(of) for name, of in total.members.items()}} if total.members else {}),

@@ -26,6 +26,7 @@ from any2ds.readers.sources import Source
 from any2ds.run.ranks import is_alone, rank_of
 from any2ds.run.resume.compare import Comparison, Difference, check_growth, incomplete, read_known
 from any2ds.run.resume.img2dataset import check_options, hint, makers
+from any2ds.run.resume.lost_files import lost_files
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
 from any2ds.run.resume.user_files import ShardNames, refuse_users_files
@@ -109,15 +110,24 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
         if changes:
             warn_of_versions(output.url, changes)
     manifest = manifest.with_list(found.segment)
-    finished = layout.finished_shards(names) - set(found.unreadable)
+    all_finished, behind = layout.finished_shards(names), manifest.behind(found.segment)
+    lost = lost_files(output, options, all_finished, names) if before is not None else {}
+    of_list = _shards_of(found.segment, behind, all_finished)
+    reasons = {n: f"{options.layout.stats_name(n)} cannot be read" for n in found.unreadable}
+    reasons |= {n: f"shard {n} has lost {name}" for n, name in lost.items() if n in of_list}
+    if of_others := [n for n in lost if n not in of_list]:
+        log.warning(
+            "shard %d has lost %s: the command with the list that it was made from makes it again",
+            of_others[0],
+            lost[of_others[0]],
+        )
     output.create()
-    for shard_id in sorted(found.unreadable):
+    for shard_id, reason in sorted(reasons.items()):
         # Removed before the shard is made again: statistics never lie beside the data of another shard.
-        name = options.layout.stats_name(shard_id)
-        log.warning("%s cannot be read: its shard is made again", name)
-        output.remove(name)
+        log.warning("%s: its shard is made again", reason)
+        output.remove(options.layout.stats_name(shard_id))
     output.write(layout.RUN_FILE, manifest.to_json())
-    of_list = _shards_of(found.segment, manifest.behind(found.segment), finished)
+    finished, of_list = all_finished - reasons.keys(), of_list - reasons.keys()
     state = FinishedShards(manifest, found.segment, of_list, finished, found.counts, found.comparison)
     return ShardPlan(config, source, output, state)
 

@@ -1,0 +1,199 @@
+"""What is no list of URLs is refused before anything is sent; a run that stores nothing has its own exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from any2ds import download, retry
+from any2ds.core.errors import InputError
+from any2ds.core.reports import RunReport
+from any2ds.testing.server import Server, serve
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for name in ("a.jpg", "b.jpg", "c, d.jpg"):
+        (folder / name).write_text(name)
+    with serve(folder, {"gone.jpg": ["404"] * 9, "shut.jpg": ["403"] * 9}) as found:
+        yield found
+
+
+def run(url_list: Any, out: Path, **options: Any) -> RunReport:
+    return download(url_list, out, **{"output_format": "files", "distributor": "inline", "quiet": True, **options})
+
+
+def any2ds(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "any2ds", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, check=False, encoding="utf-8")
+
+
+def refused(server: Server, url_list: Path, **options: Any) -> str:
+    """The words with which a list is refused; nothing was sent, and nothing was written."""
+    out = url_list.parent / "out"
+    with pytest.raises(InputError) as caught:
+        run(url_list, out, **options)
+    assert not server.counts
+    assert not out.exists()
+    return str(caught.value).replace('"', "")
+
+
+class TestFirstRows:
+    @pytest.mark.parametrize("count", [1, 3000])
+    @pytest.mark.parametrize("format", ["csv", "tsv", "jsonl", "json", "parquet"])
+    def test_a_column_without_a_url_is_refused(self, server: Server, tmp_path: Path, format: str, count: int) -> None:
+        table = pd.DataFrame(
+            {"text": [f"Photo: a dog {n}" for n in range(count)], "link": [server.url("a.jpg")] * count}
+        )
+        path = tmp_path / f"list.{format}"
+        if format in ("csv", "tsv"):
+            table.to_csv(path, index=False, sep="\t" if format == "tsv" else ",")
+        elif format == "parquet":
+            table.to_parquet(path)
+        else:
+            table.to_json(path, orient="records", lines=format == "jsonl")
+        words = refused(server, path, url_col="text")
+        rows = "the first row is no URL" if count == 1 else f"none of the first {min(count, 1000):,} rows is a URL"
+        assert f"{rows} such as https://host/a.jpg, but 'Photo: a dog 0'; " in words
+        assert words.endswith("name the column of the URLs with url_col=link")
+        assert run(path, tmp_path / "out", url_col="link", limit=3).successes == min(count, 3)
+
+    def test_one_url_among_them_is_enough(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([*map(str, range(999)), server.url("a.jpg"), "more"]))
+        report = run(path, tmp_path / "out")
+        assert (report.count, report.successes, report.status_dict["bad_url"]) == (1001, 1, 1000)
+        path.write_text("\n".join([*map(str, range(1000)), server.url("a.jpg")]))
+        assert "none of the first 1,000 rows is a URL" in refused_anyway(path)
+
+    def test_one_url_in_a_later_file_is_enough(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "lists").mkdir()
+        (tmp_path / "lists/a.txt").write_text("one\ntwo\n")
+        (tmp_path / "lists/b.txt").write_text(server.url("a.jpg"))
+        assert run(tmp_path / "lists", tmp_path / "out").status_dict == {"bad_url": 2, "success": 1}
+
+    def test_rows_from_python(self, server: Server, tmp_path: Path) -> None:
+        assert run(["no url", None], tmp_path / "out").status_dict == {"bad_url": 2}  # a few just fail
+        with pytest.raises(InputError, match="none of the first 1,000 rows is a URL"):
+            run(pd.DataFrame({"url": ["no url"] * 1000}), tmp_path / "other")
+
+    def test_standard_input(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", "any2ds", "-", str(tmp_path / "out")]
+        ended = subprocess.run(command, input="a\nb\n", capture_output=True, check=False, encoding="utf-8")
+        assert (ended.returncode, (tmp_path / "out").exists()) == (2, False)
+        assert "none of the first 2 rows is a URL" in ended.stderr
+
+    def test_paths_are_told_how_to_be_written(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "list.txt").write_text("/data/a.wav\n/data/b.wav\n")
+        assert "a path of this machine is written file:///" in refused(server, tmp_path / "list.txt")
+
+
+def refused_anyway(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        run(path, path.parent / "another")
+    return str(caught.value)
+
+
+def test_txt_files_beside_lists_are_no_lists(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for name in ("a", "c"):
+        pd.DataFrame({"url": [server.url("a.jpg")]}).to_parquet(lists / f"{name}.parquet")
+    (lists / "b-md5sums.txt").write_text("1234 a.parquet\n")
+    (lists / "README.txt").write_text(server.url("b.jpg"))
+    assert run(lists, tmp_path / "out").status_dict == {"success": 2}
+    assert "README.txt and 1 more txt beside other lists is not read: --input_format=txt reads it" in caplog.text
+    assert run(lists, tmp_path / "txt", input_format="txt").count == 2
+    for path in lists.glob("*.parquet"):
+        path.unlink()
+    assert run(lists, tmp_path / "alone").count == 2
+
+
+class TestTextWithColumns:
+    @pytest.mark.parametrize(
+        ("lines", "advice"),
+        [
+            (["{a}\ta dog", "{b}\ta cat"], "read it with input_format=tsv"),
+            (["n01440764\t{a}", "n01440765\t{b}"], "read it with input_format=tsv"),
+            (["url\tcaption", "{a}\ta dog"], "input_format=tsv reads it"),
+            (["gbifID\ttype\tidentifier", "1\tStillImage\t{a}"], "input_format=tsv, url_col=identifier reads it"),
+            (["url,caption", "{a},a dog"], "input_format=csv reads it"),
+            (["{a},a dog", "{b},a black cat"], "read it with input_format=csv"),
+            (["1,{a}", "2,{b}"], "read it with input_format=csv"),
+        ],
+    )
+    def test_it_is_refused_before_anything_is_sent(
+        self, server: Server, tmp_path: Path, lines: list[str], advice: str
+    ) -> None:
+        a, b = server.url("a.jpg"), server.url("b.jpg")
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join(line.format(a=a, b=b) for line in lines))
+        words = refused(server, path)
+        assert "its lines have several columns" in words
+        assert words.endswith(advice)
+
+    def test_urls_with_commas_and_blanks_are_urls(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        names = ("c, d.jpg", "a.jpg?size=1,2", "a.jpg?x=y z,w")
+        path.write_text("\n".join(f"{server.url('')}{name}" for name in names))
+        assert run(path, tmp_path / "out").successes == 3
+
+    def test_a_single_line_with_a_tab_is_a_row_as_any_other(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([f"{server.url('a.jpg')}\tx", *[server.url("b.jpg")] * 9]))
+        assert run(path, tmp_path / "out").successes == 9
+
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r", "\r\r\n"])
+    def test_every_line_end_ends_a_line(self, server: Server, tmp_path: Path, end: str) -> None:
+        path = tmp_path / "list.txt"
+        path.write_bytes(end.join([server.url("a.jpg")] * 5000).encode())
+        assert run(path, tmp_path / "out", limit=4999).count == 4999
+
+    @pytest.mark.parametrize("line", ['"{}"', "'{}'", "<{}>", ' "{}" ', '" {} "'])
+    def test_quotes_and_brackets_around_a_url_are_no_part_of_it(
+        self, server: Server, tmp_path: Path, line: str
+    ) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([line.format(server.url("a.jpg")), server.url("b.jpg")]))
+        assert run(path, tmp_path / "out").successes == 2
+
+
+class TestExitCode:
+    def test_a_run_that_stores_nothing(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([server.url("gone.jpg")] * 3))
+        out = tmp_path / "out"
+        ended = any2ds(path, out, "--output_format=files")
+        assert ended.returncode == 4
+        assert "any2ds: nothing was stored: all 3 rows failed as http_404 (" in ended.stderr
+        assert f"The first: {server.url('gone.jpg')}" in ended.stderr
+        assert run(path, tmp_path / "python").successes == 0  # a function returns its report
+
+    def test_several_causes(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([server.url("gone.jpg"), server.url("gone.jpg"), server.url("shut.jpg"), "no url"]))
+        ended = any2ds(path, tmp_path / "out", "--quiet", "--log_format=json")
+        error = json.loads(ended.stderr.splitlines()[-1])
+        assert (ended.returncode, error["event"], error["exit_code"]) == (4, "error", 4)
+        assert error["message"] == "nothing was stored: of 4 rows, 2 as http_404, 1 as bad_url, 1 as http_403"
+
+    def test_one_stored_row_is_success(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text("\n".join([server.url("gone.jpg"), server.url("a.jpg")]))
+        for expected in ("written to", "nothing to do"):
+            ended = any2ds(path, tmp_path / "out", "--output_format=files")
+            assert (ended.returncode, expected in ended.stderr) == (0, True)
+
+    def test_a_retry_in_vain_loses_nothing(self, server: Server, tmp_path: Path) -> None:
+        run([server.url("gone.jpg")], tmp_path / "out")
+        assert retry(tmp_path / "out", codes="all", quiet=True, distributor="inline").successes == 0
+        assert any2ds("retry", tmp_path / "out", "--codes=all").returncode == 0

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import ReadError
+from any2ds.core.tables import take
 
 WINDOW = 100_000  # rows that are mixed with each other
 _AT_ONCE = 32  # row groups; each takes a page or two of memory for each column
@@ -74,7 +75,7 @@ def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) 
     ).combine_chunks()
     indices = order(seed, f"window {number}", len(rows))
     for start in range(0, len(rows), _BATCH_ROWS):
-        yield from rows.take(indices.slice(start, _BATCH_ROWS)).to_batches()
+        yield from take(rows, indices.slice(start, _BATCH_ROWS).to_pylist()).to_batches()
 
 
 def shuffled(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from any2ds.core.errors import UsageError, printable
 from any2ds.core.manifest import urls_sha256
+from any2ds.core.tables import take
 
 ORDER, KEY, NUMBER, ORIGIN = "_order", "_key", "_number", "_origin"
 _RUN_BYTES = 64 << 20  # of files and values in a run
@@ -241,7 +242,7 @@ class ShardRows:
         """These columns."""
         names = schema.names
         joined = pa.Table.from_batches([batch.select(names) for batch in self.batches]).combine_chunks()
-        return joined.take(pa.array(self._order, pa.int64()))
+        return take(joined, self._order)
 
     def keys(self) -> list[str]:
         found = [key for batch in self.batches for key in batch.column(KEY).to_pylist()]

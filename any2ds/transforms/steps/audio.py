@@ -84,10 +84,13 @@ class AudioTransform:
 
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         """A file with moving pictures is left to the step for these."""
+        is_sound = sample.mime_type.startswith("audio/")
         try:
-            facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
+            facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged and is_sound)
+            if self._is_judged and not is_sound and facts.picture is None:
+                facts = _av.facts_of(sample.data, self._max_pixels, exact=True)
         except (NotDecodable, Rejected):
-            if sample.mime_type.startswith("audio/"):
+            if is_sound:
                 raise
             return sample  # video, which concerns the step for that, if there is one
         return self.of_sound(sample, facts) if facts.picture is None else self.of_video(sample, facts)

@@ -396,6 +396,7 @@ def retry(
     output_folder: str | Path,
     *,
     codes: str | _Sequence[str] = ("transient",),
+    transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
@@ -485,6 +486,7 @@ def retry(
     Which rows are tried again:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         codes: failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt can help (default: transient)
+        transform: the steps of your own that the dataset was made with, named again: needed if you did not make it here, on this machine (default: those of the dataset)
     How it is stored:
         staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
         fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)

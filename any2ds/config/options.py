@@ -68,6 +68,7 @@ from any2ds.config.parsers import (
     seconds,
     secret,
     share,
+    steps,
     stores,
     text,
     url_columns,
@@ -535,6 +536,13 @@ class RetryOptions:
         failure_codes,
         ("transient",),
         "transient",
+    )
+    transform: Any = option(
+        "the steps of your own that the dataset was made with, named again: needed if you did not make it here, on this"
+        " machine",
+        optional(steps),
+        None,
+        "those of the dataset",
     )
 
 

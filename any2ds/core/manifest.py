@@ -127,6 +127,7 @@ class Manifest:
     steps: tuple[StepRecord, ...] = ()
     further: tuple[str, ...] = ()  # extensions of the files that steps add to a sample
     version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it last
+    signature: str = field(default="", compare=False)  # of the user who made it with steps that are their own code
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -137,6 +138,7 @@ class Manifest:
                 "columns": dict(self.columns),
                 "steps": self.steps,
                 **({"further": self.further} if self.further else {}),
+                **({"signature": self.signature} if self.signature else {}),
                 "lists": self.lists,
             },
             option=orjson.OPT_INDENT_2,
@@ -155,6 +157,7 @@ class Manifest:
                 steps=tuple(map(StepRecord.parse, found["steps"])),
                 further=tuple(map(str, found.get("further", ()))),
                 version=str(found["any2ds"]),
+                signature=str(found.get("signature", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -44,6 +44,11 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
     return options, replace(MediaOptions(*media), given=manifest.asked, members=Members.of(manifest.options))
 
 
+def signature_of(output: OutputFolder) -> str:
+    """The signature of the user who made the dataset with code of their own; "" if there is none."""
+    return Manifest.parse(output.read(RUN_FILE) or b"").signature
+
+
 def record_versions(output: OutputFolder, now: Sequence[StepRecord]) -> None:
     """Add the versions of the libraries of this run to the run's file, with a warning if they differ from before."""
     manifest = Manifest.parse(output.read(RUN_FILE) or b"")

@@ -51,6 +51,7 @@ from any2ds.dataset import tfds
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
+from any2ds.dataset.own_code import signature
 from any2ds.dataset.places import data_dir as default_data_dir
 from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
 from any2ds.distributors._contract import Worker
@@ -583,7 +584,9 @@ class RecipeBuild:
         nothing = Segment(0, (), Beginning(0, ""), rows=0, shards=0)
         keys = key_format(self.config.output.layout)
         steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()
-        return Manifest(options, keys, columns_of(schema), tuple(segments) or (nothing,), steps)
+        place = OutputFolder.at(self.final, self.config.storage).identity
+        signed = signature(place, options["transform"] or ())
+        return Manifest(options, keys, columns_of(schema), tuple(segments) or (nothing,), steps, signature=signed)
 
     def _described(self, shards: Sequence[_SplitShards], samples: Mapping[str, Any]) -> RecipeFile:
         recipe, info = self.recipe, self.info

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from any2ds.config import presets
 from any2ds.config.hashes import hash_columns, outcome_fields
@@ -15,8 +17,9 @@ from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
 from any2ds.core.reports import RunReport
 from any2ds.dataset.catalogue import Catalogue
+from any2ds.dataset.own_code import is_own
 from any2ds.dataset.places import located
-from any2ds.dataset.run_file import options_of, record_versions
+from any2ds.dataset.run_file import options_of, record_versions, signature_of
 from any2ds.run.failed import FailedRows
 from any2ds.run.last_report import LastReport
 from any2ds.run.ledger import Ledger
@@ -47,6 +50,7 @@ def retry(options: ParsedOptions) -> RunReport:
     output = OutputFolder.at(asked.output_folder, storage)
     check_private(output, running)
     made, media = options_of(output)
+    media = _with_steps(output, media, asked.transform)
     writer = plugins.load("writers", made.output_format)
     columns = _pipeline_of(media).metadata(writer.has_members)
     if media.members is not None:
@@ -79,6 +83,28 @@ def retry(options: ParsedOptions) -> RunReport:
         ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
         last_report.total = run(worker, distributor, watching, ledger, running.grace)
     return last_report.total
+
+
+def _with_steps(output: OutputFolder, media: MediaOptions, named: Sequence[Any] | None) -> MediaOptions:
+    """The options with the steps that are code of a user: those that the command names, or that this user has recorded.
+
+    Raises OptionError for recorded steps that somebody else may have written, and for other steps than the recorded.
+    """
+    from any2ds.transforms.steps.user import name_of
+
+    recorded = [name_of(step) for step in media.files.transform or ()]
+    if named is None:
+        if recorded and not is_own(signature_of(output), output.identity, recorded):
+            steps = ",".join(recorded)
+            raise OptionError(
+                f"{output.url!r} was made with code, {steps}, and you did not make it here, on this machine:"
+                f" if you know that code, name it to have it run: --transform={steps}"
+            )
+        return media
+    if (given := [name_of(step) for step in named]) != recorded:
+        made = f"with transform={','.join(recorded)}" if recorded else "without steps of your own"
+        raise OptionError(f"transform={','.join(given)}: the dataset was made {made}, which a retry cannot change")
+    return replace(media, files=replace(media.files, transform=tuple(named)))
 
 
 def _pipeline_of(media: MediaOptions) -> Pipeline:

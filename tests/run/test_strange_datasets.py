@@ -93,3 +93,59 @@ def test_a_link_in_the_place_of_the_compacted_metadata_empties_nothing(dataset: 
     with pytest.raises(UsageError, match=r"compact' is a link"):
         compact(dataset)
     assert files(home) == before
+
+
+STEP = "from pathlib import Path\nPath({ran!r}).touch()\ndef go(sample):\n    return sample\n"
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> str:
+    """Code that leaves a file when it is imported."""
+    (tmp_path / "step.py").write_text(STEP.format(ran=str(tmp_path / "ran")))
+    return f"{tmp_path}/step.py:go"
+
+
+def test_code_that_a_dataset_names_does_not_run_unless_the_command_names_it(
+    step: str, dataset: Path, tmp_path: Path
+) -> None:
+    run_file = dataset / ".any2ds/run"
+    content = json.loads(run_file.read_text())
+    content["options"]["transform"] = [step]
+    run_file.write_text(json.dumps({**content, "signature": "0" * 64}))
+    with pytest.raises(UsageError, match=r"you did not make it here, on this machine: .*transform=.*step\.py:go"):
+        retry(dataset)
+    with pytest.raises(UsageError, match=r"the dataset was made with transform=.*step\.py:go.*, which a retry cannot"):
+        any2ds.retry(dataset, codes="all", transform="json:dumps", **QUIET)
+    assert not (tmp_path / "ran").exists()
+    any2ds.retry(dataset, codes="all", transform=step, **QUIET)
+    assert (tmp_path / "ran").exists()
+
+
+def test_code_of_this_user_runs_again_where_the_dataset_was_made(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    any2ds.download(["data:,a", "data:,"], made, transform=step, **QUIET)
+    retry(made)
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of another user"))
+        with pytest.raises(UsageError, match="you did not make it here"):
+            retry(made)
+    made.rename(tmp_path / "moved")
+    with pytest.raises(UsageError, match="you did not make it here"):
+        retry(tmp_path / "moved")
+
+
+def test_without_a_home_a_retry_names_its_code(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))  # in which nothing can be made
+    made = tmp_path / "made"
+    any2ds.download(["data:,a", "data:,"], made, transform=step, **QUIET)
+    with pytest.raises(UsageError, match="you did not make it here"):
+        retry(made)
+    any2ds.retry(made, codes="all", transform=step, **QUIET)
+
+
+def test_a_retry_takes_no_steps_that_the_dataset_was_not_made_with(step: str, dataset: Path) -> None:
+    with pytest.raises(UsageError, match="the dataset was made without steps of your own, which a retry cannot"):
+        any2ds.retry(dataset, codes="all", transform=step, **QUIET)

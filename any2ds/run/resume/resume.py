@@ -20,6 +20,7 @@ from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.core.stats import ANY2DS, Stats
+from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
@@ -102,11 +103,13 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
                 "removed; choose another output_folder, or empty this one yourself"
             )
         names, before = output.names(), None
+    # The command names the steps, whoever made the dataset before.
+    now = replace(now, signature=signature(output.identity, now.options["transform"] or ()))
     found = _Finder(config, source, output, names, now).find(before)
     manifest = now
     if before is not None and found.goes_on:
         steps, changes = with_versions(before.steps, now.steps)
-        manifest = replace(before, steps=steps, further=now.further)
+        manifest = replace(before, steps=steps, further=now.further, signature=now.signature)
         if changes:
             warn_of_versions(output.url, changes)
     manifest = manifest.with_list(found.segment)

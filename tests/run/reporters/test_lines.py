@@ -25,7 +25,8 @@ PROGRESS_FIELDS = (
 FINISH_FIELDS = (
     "event time command output_folder pattern report seconds rows stored failed dropped filtered duplicates samples"
     " bytes attempts successes_per_second attempts_per_second bytes_per_second shards shards_before shards_failed"
-    " shards_given_up shards_of_others robots_files types not_processed outcomes retryable_rows retry"
+    " shards_given_up shards_of_others robots_files types not_processed unused_options outcomes"
+    " retryable_rows retry"
 )
 
 

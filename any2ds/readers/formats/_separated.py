@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from itertools import chain, islice
 from typing import BinaryIO, ClassVar
 
@@ -311,13 +312,21 @@ def _notations(type: pa.DataType) -> Sequence[str]:
     return _TIMESTAMPS if pa.types.is_timestamp(type) else []
 
 
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9]", re.ASCII)
+
+
 def _is_shortest(number: str) -> bool:
-    """Whether a float is written as Python writes it, with or without the `.0` of a whole one; not `1.50` or `12e4`."""
+    """Whether a float is written in the fewest digits: `1`, `1.0` and `0.00001` are, `1.50`, `.5` and `12e4` are not.
+
+    An exponent has to be written as Python does (`1e-05`): the names of things may look like one.
+    """
     try:
         shortest = repr(float(number))
     except ValueError:
         return False
-    return shortest in (number, f"{number}.0")
+    if shortest in (number, f"{number}.0"):
+        return True
+    return _DECIMAL.fullmatch(number) is not None and Decimal(number) == Decimal(shortest)
 
 
 def _altered(texts: pa.Array, type: pa.DataType, notation: str) -> set[int]:

@@ -45,8 +45,8 @@ _NAMES_SHOWN = 20
 _NEARLY_FULL = 64 << 20  # bytes free with which a disk may be called full: some keep a part to themselves
 
 
-_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@")
-
+# Only the end of the scheme: what begins at each letter of a long word would take time that is quadratic in its length.
+_CREDENTIALS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^/?#\s]*@")
 
 # What lets anybody in who has the URL: signatures of stores, and tokens.
 _SIGNED = re.compile(
@@ -69,7 +69,7 @@ def redacted(text: str) -> str:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "[secret]", text)
     if "=" in text:
         text = _SIGNED.sub(r"\1[secret]", text)
-    return _CREDENTIALS.sub(r"\1", text) if "@" in text else text
+    return _CREDENTIALS.sub("", text) if "@" in text else text
 
 
 def error_text(error: BaseException) -> str:

@@ -34,6 +34,7 @@ _SVG_AS_IT_IS = 32 << 10
 _LONGEST_START, _PATIENCE = 60.0, 15.0  # seconds for a child to begin, and for one file
 _MOST_FAILURES = 3  # of children, after which no more are started
 _TEXTS = re.compile(r"text/|application/(json|jsonl|x-ndjson|xml|xhtml\+xml|ld\+json|javascript|yaml|x-yaml)")
+_FOLDED = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
 _TEXT_ENDS = re.compile(r"txt|text|md|rst|x?html?|xml|jsonl?|[ct]sv|ya?ml|srt|vtt|tex|py|c|js|css")
 _SAFE = {"jpeg": "image/jpeg", "png": "image/png", "gif": "image/gif", "webp": "image/webp"}
 
@@ -110,8 +111,9 @@ def as_it_is(data: bytes) -> Picture | None:
     """An image that a browser can show without harm, and that is small, also once it is decoded."""
     if head.is_svg(data):
         # <img> runs no scripts and loads nothing; entities and images inside could still unfold into gigabytes.
-        folded = re.search(rb"<!ENTITY|<!DOCTYPE[^>]*\[|<image|<feImage|<use|<pattern|<foreignObject", data, re.I)
-        return Picture(data, "image/svg+xml", 0, 0) if len(data) <= _SVG_AS_IT_IS and not folded else None
+        if len(data) > _SVG_AS_IT_IS or _FOLDED.search(data):
+            return None
+        return Picture(data, "image/svg+xml", 0, 0)
     kind = head.kind_of(data)
     if kind not in _SAFE or len(data) > _AS_IT_IS:
         return None

@@ -72,6 +72,15 @@ def parts(url: str) -> tuple[str, str | None, str, str]:
     return scheme.lower(), credentials, host.lower(), port or DEFAULT_PORTS.get(scheme.lower(), "")
 
 
+def origin(url: str) -> tuple[str, str, str]:
+    """Scheme, host and port of a normalised URL: credentials for one origin are not for another (Fetch Standard, 4.4).
+
+    https is another origin than http, also of the same host, as for browsers and for curl.
+    """
+    scheme, _, host, port = parts(url)
+    return scheme, host, port
+
+
 def _of_file_system(scheme: str, rest: str) -> str | Failure:
     if scheme == "data":
         complete = "," in rest

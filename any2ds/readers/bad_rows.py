@@ -58,6 +58,14 @@ def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False
     return f"column {column!r}: {excerpt(repr(value), 50)} is not {type}, {why}"
 
 
+def altered(column: str, type: pa.DataType, value: str) -> str:
+    """Why a value of a list of texts does not fit the type of its column, though it can be converted."""
+    return (
+        f"column {column!r}: {excerpt(repr(value), 50)} would not be kept as it is written in {type}, the type of the"
+        f" first rows; --column_types={column}:string keeps it"
+    )
+
+
 def with_bad_rows(
     batch: pa.RecordBatch, bad: Mapping[int, BadRow], misfits: Mapping[int, BadRow] | None = None
 ) -> pa.RecordBatch:

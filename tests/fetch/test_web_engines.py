@@ -20,6 +20,7 @@ from any2ds.core.samples import Payload
 from any2ds.fetch.routes import web_engine
 from any2ds.run.download import download
 from any2ds.testing.server import serve
+from tests.support.proxy import serve_proxy
 
 BODY = bytes(range(256)) * 400
 
@@ -92,6 +93,20 @@ def test_a_redirect_to_another_host_does_not_get_the_credentials(one: Any, folde
         assert outcome.final_url == end.url("a.jpg")
         assert "Authorization" in server.requests[0].headers
         assert "Authorization" not in end.requests[0].headers
+
+
+def test_credentials_do_not_follow_a_redirect_from_http_to_https_of_the_same_host(one: Any, folder: Path) -> None:
+    """Also on their usual ports, which a proxy stands for."""
+    options = {"headers": "Authorization: Bearer x, Cookie: id=x", "ignore_ssl_certificate": True}
+    with serve(folder, tls=True) as end, serve_proxy() as proxy:
+        with serve(folder, {"r": ["redirect:https://media.test/a.jpg"]}) as server:
+            proxy.ports = {80: server.port, 443: end.port}
+            for url in ("http://media.test/r", "http://me:secret@media.test/r"):
+                assert isinstance(one(url, proxy=proxy.url, **options), Payload)
+            assert all({"Authorization", "Cookie"} <= set(request.headers) for request in server.requests)
+        assert len(end.requests) == 2
+        for request in end.requests:
+            assert not {"Authorization", "Cookie"} & set(request.headers)
 
 
 def test_a_proxy_gets_the_request(one: Any, folder: Path) -> None:

@@ -33,6 +33,7 @@ class Proxy:
         self.asked: list[str] = []  # `CONNECT host:port`, `GET http://…` or `SOCKS host:port`, one for each request
         self.refused = 0  # requests without the right login
         self.heads: list[str] = []  # requests and headers, as they arrived
+        self.ports: dict[int, int] = {}  # that are asked for -> where it connects to instead
         self._login, self._tls = login, tls
         self._open: set[Connection] = set()
 
@@ -78,14 +79,14 @@ class Proxy:
             client.sendall(b"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=x\r\nContent-Length: 0\r\n\r\n")
             return
         if method == "CONNECT":
-            with socket.create_connection(("127.0.0.1", int(target.rpartition(":")[2]))) as server:
+            with self._connected(int(target.rpartition(":")[2])) as server:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 self._pump(client, server)
             return
         parts = urlsplit(target)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         kept = [line for line in lines[1:-2] if not line.lower().startswith(("proxy-", "connection:"))]
-        with socket.create_connection(("127.0.0.1", parts.port or 80)) as server:
+        with self._connected(parts.port or 80) as server:
             request = [f"{method} {path} HTTP/1.1", *kept, "Connection: close", "", ""]
             server.sendall("\r\n".join(request).encode("latin-1"))
             while data := server.recv(1 << 16):
@@ -116,9 +117,12 @@ class Proxy:
             host = socket.inet_ntop(*((socket.AF_INET, _exactly(client, 4)) if kind == 1 else _six(client)))
         port = struct.unpack("!H", _exactly(client, 2))[0]
         self.asked.append(f"SOCKS {host}:{port}")
-        with socket.create_connection(("127.0.0.1", port)) as server:
+        with self._connected(port) as server:
             client.sendall(b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x00")
             self._pump(client, server)
+
+    def _connected(self, port: int) -> Connection:
+        return socket.create_connection(("127.0.0.1", self.ports.get(port, port)))
 
     def _pump(self, client: Connection, server: Connection) -> None:
         self._open.add(server)

@@ -35,7 +35,7 @@ from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import environment_has_proxy, normalize, parts
+from any2ds.fetch.urls import environment_has_proxy, normalize, origin, parts, scheme_of
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -524,13 +524,12 @@ class _Transfer:
             self._restore()
         if self._options.proxy is not None:
             self._addresses.append(PROXIED)
-        scheme, given, host, port = parts(url)
+        given, secret = parts(url)[1], parts(self.url)[1]
         self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
-        first_scheme, secret, first_host, first_port = parts(self.url)
-        if (scheme, host, port) != (first_scheme, first_host, first_port):
+        if origin(self.url) != origin(url):
             # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
             # were given for this very host, they must not be lured out of the encryption.
-            is_downgrade = scheme == "http" and first_scheme == "https"
+            is_downgrade = scheme_of(url) == "http" and scheme_of(self.url) == "https"
             is_kept = self.pool.profile.has_own_headers and not is_downgrade
             if not is_kept and self.pool.public_headers != self.pool.headers:
                 self.handle.setopt(pycurl.HTTPHEADER, self.pool.public_headers)

@@ -39,7 +39,7 @@ from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTrans
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, opted_out, product_of, refuses
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import normalize, scheme_of
+from any2ds.fetch.urls import normalize, origin, scheme_of
 
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
@@ -213,7 +213,7 @@ class RequestsClient:
         headers: dict[str, Any] = {}
         auth = get_auth_from_url(url)
         if url != first:
-            if visit.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
+            if origin(first) != origin(url):
                 # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if
                 # they were given for this very host, they must not be lured out of the encryption.
                 is_downgrade = scheme_of(url) == "http" and scheme_of(first) == "https"

@@ -97,7 +97,7 @@ class Host:
         self.shared_until = 0.0  # until then it is somebody else's turn
         self.policy = policy
         self._spacing = policy.host_delay  # seconds between two starts of whomever
-        self._started = 0.0  # when a transfer did last, if there have to be some between them
+        self._started = -math.inf  # when a transfer did last
         self.share: HostShare | None = None  # None: all of it is this fetcher's
         self.takes_turns = False  # with other fetchers, by the time of day
         self.slots: set[int] = set()  # that its transfers have, where there are other fetchers
@@ -191,19 +191,20 @@ class Host:
         self._most = own.most
         self.allowance.set_most(float(own.most))
         if self.shared_until == self.not_before:
-            self.not_before = self._started + self._spacing
+            self.not_before = max(0.0, self._started + self._spacing)
         self._space()
 
     def raise_delay(self, seconds: float) -> None:
-        """Start transfers at least so many seconds apart, because its robots.txt asks for it."""
+        """Start transfers at least so many seconds apart, because its robots.txt asks for it; also after that file."""
         if seconds > self._spacing:
             self._spacing = seconds
             self._space()
+            self.not_before = max(self.not_before, self._started + self._delay)
 
     def start(self, now: float) -> None:
         self.in_flight += 1
+        self._started = max(self.not_before, now)
         if delay := self.delay:
-            self._started = max(self.not_before, now)
             self.not_before = self._started + delay
             if self.share is not None and delay == self._floor:
                 self.shared_until = self.not_before

@@ -27,6 +27,8 @@ _KEPT_FOR = 24 * 3600.0  # seconds, as the RFC asks
 _UNREACHABLE_FOR = 600.0  # seconds until a robots.txt that could not be fetched is requested once more
 _MOST_ORIGINS = 50_000  # remembered; about 300 bytes each, if there are no rules
 _MOST_BYTES = 64 << 20  # of all rules that are remembered
+_MOST_WILDCARDS = 1000  # rules with wildcards that count, the first ones of a file: each is compared with each URL
+_MOST_COMPARED = 1 << 20  # characters of a path, times rules; of a path of more than 1,000, fewer rules count
 _RULE_BYTES = 200  # what one rule takes, besides its text
 
 # Such failures are those of the host: its rows would fail alike, and say so.
@@ -149,7 +151,8 @@ class Rules:
     The longest matching pattern decides, of two as long the one that allows. A score orders both: twice the length
     in octets, and 1 more for an allowing one. Patterns without wildcards are found by their text, one look per length
     that there is, the others one by one: 0.5 µs for a URL and a handful of rules, 1.2 µs for 60 of which 20 have
-    wildcards (`protego`, which does not give its rules away, takes 1 to 12 µs).
+    wildcards (`protego`, which does not give its rules away, takes 1 to 12 µs). What a file and a URL can cost is
+    bounded, since all sockets wait for it.
     """
 
     __slots__ = ("_lengths", "_plain", "_special", "delay", "size")
@@ -159,9 +162,12 @@ class Rules:
         self._plain: dict[str, int] = {}  # beginning of a path -> score
         self._special: list[tuple[int, str, tuple[str, ...], bool]] = []  # score, longest part, parts, up to the end
         self.size = 0  # bytes of memory, roughly
-        special = set()
+        special: set[tuple[int, str, tuple[str, ...], bool]] = set()
         for pattern, allows in patterns:
             ends = pattern.endswith("$")
+            is_plain = not ends and "*" not in pattern[:-1]
+            if not is_plain and len(special) >= _MOST_WILDCARDS:
+                continue
             # Before anything is decoded: an encoded asterisk is a character like others.
             texts = re.sub(r"\*+", "*", pattern[:-1] if ends else pattern).split("*")
             seen_query = False
@@ -191,7 +197,10 @@ class Rules:
             score = self._plain.get(path[:length])
             if score is not None and score > best:
                 best = score
-        for score, part, parts, ends in self._special:
+        special = self._special
+        if len(special) * len(path) > _MOST_COMPARED:
+            special = special[: _MOST_COMPARED // len(path)]
+        for score, part, parts, ends in special:
             if score < best:
                 break
             if part in path and _fits(path, parts, ends):

@@ -463,6 +463,7 @@ class Schedule:
         """A robots.txt is known, or known to be out of reach: the rows that waited for it go back to the front."""
         if self._robots is not None:
             held = self._robots.learn(attempt.asks, outcome, now)
+            attempt.host.raise_delay(self._robots.delay_of(f"{attempt.asks}/"))  # which counts from this request
             self.queued -= len(held)
             self.fresh.extendleft(reversed(held))
 

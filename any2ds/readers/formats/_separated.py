@@ -9,6 +9,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from itertools import chain, islice
 from typing import BinaryIO, ClassVar
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
-from any2ds.readers.bad_rows import BadRow, Leading, excerpt, misfit, with_bad_rows
+from any2ds.readers.bad_rows import BadRow, Leading, altered, excerpt, misfit, with_bad_rows
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, one_line, require, sliced, to_text, whole_lines
 
@@ -251,8 +252,13 @@ def _as_csv(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
 
 
 def _inferred(texts: pa.RecordBatch) -> dict[str, pa.DataType]:
+    """The types of columns; text where a value would not come back as it was typed."""
     schema = _as_csv(texts, {}).schema if texts.num_columns else pa.schema([])
-    return {field.name: pa.string() if pa.types.is_null(field.type) else field.type for field in schema}
+    types = {field.name: field.type for field in schema}
+    for name, type in types.items():
+        if pa.types.is_null(type) or _altered(texts[name], type, _notation_of(texts[name], type)):
+            types[name] = pa.string()
+    return types
 
 
 def _converted(texts: pa.Array, type: pa.DataType) -> pa.Array:
@@ -280,13 +286,76 @@ def _misfits(texts: pa.Array, type: pa.DataType) -> set[int]:
     return found
 
 
+# --- values that come back as they were typed ---
+
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = "[0-9]{2}:[0-9]{2}:[0-9]{2}"
+_TIMESTAMPS = [_DAY] + [
+    f"{_DAY}{separator}{_CLOCK}{fraction}{zone}"
+    for separator in (" ", "T")
+    for fraction in ("", "[.][0-9]{3}", "[.][0-9]{6}", "[.][0-9]{9}")
+    for zone in ("", "Z")
+]
+
+
+def _notations(type: pa.DataType) -> Sequence[str]:
+    """Patterns of values of `type`: of a column that follows one of them, no two texts become the same value.
+
+    Empty if every text of this type comes back as it was typed, and for types that are not inferred.
+    """
+    if pa.types.is_integer(type):
+        return ["0|-?[1-9][0-9]*"]  # `007` and `0x10` are numbers to a parser, and names to people
+    if pa.types.is_boolean(type):
+        return ["true|false", "True|False", "TRUE|FALSE"]
+    if pa.types.is_time(type):
+        return [_CLOCK]
+    return _TIMESTAMPS if pa.types.is_timestamp(type) else []
+
+
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9]", re.ASCII)
+
+
+def _is_shortest(number: str) -> bool:
+    """Whether a float is written in the fewest digits: `1`, `1.0` and `0.00001` are, `1.50`, `.5` and `12e4` are not.
+
+    An exponent has to be written as Python does (`1e-05`): the names of things may look like one.
+    """
+    try:
+        shortest = repr(float(number))
+    except ValueError:
+        return False
+    if shortest in (number, f"{number}.0"):
+        return True
+    return _DECIMAL.fullmatch(number) is not None and Decimal(number) == Decimal(shortest)
+
+
+def _altered(texts: pa.Array, type: pa.DataType, notation: str) -> set[int]:
+    """The rows whose values do not come back as they were typed; blanks around a value do not count."""
+    values = pc.utf8_trim_whitespace(pc.if_else(pc.is_in(texts, _NULLS), None, texts))
+    if pa.types.is_float64(type):
+        return {row for row, value in enumerate(values.to_pylist()) if value is not None and not _is_shortest(value)}
+    if not notation:
+        return set()
+    follows = pc.match_substring_regex(values, f"^(?:{notation})$")
+    return set(pc.indices_nonzero(pc.invert(follows)).to_pylist())
+
+
+def _notation_of(texts: pa.Array, type: pa.DataType) -> str:
+    """The pattern that most values follow."""
+    return min(_notations(type) or [""], key=lambda notation: len(_altered(texts, type, notation)))
+
+
 class _Types:
-    """The types of the columns: declared, of an earlier file, or inferred from the first rows."""
+    """The types of the columns: declared, of an earlier file, or inferred from the first rows.
+
+    An inferred type is that of a column whose values all come back as they were typed; other columns are text.
+    """
 
     def __init__(self, columns: Columns, schema: pa.Schema | None) -> None:
         self._others = [name for name in columns.names if name not in columns.texts]
         self._declared = {name: columns.types[name] for name in self._others if name in columns.types}
         self._types = None if schema is None else {name: schema.field(name).type for name in self._others}
+        self._notations: dict[str, str] = {}  # column -> the pattern that its values follow
 
     @property
     def are_known(self) -> bool:
@@ -307,15 +376,32 @@ class _Types:
             if pa.types.is_string(type):
                 arrays.append(texts_of_it)
                 continue
+            wrong = set[int]()
             try:
-                arrays.append(_converted(texts_of_it, type))
+                converted = _converted(texts_of_it, type)
             except pa.ArrowNotImplementedError as error:
                 raise ReadError(place, one_line(error)) from error
             except pa.ArrowException:
                 wrong = _misfits(texts_of_it, type)
-                for row in sorted(wrong):
-                    value = texts_of_it[row].as_py()
-                    misfits.setdefault(row, misfit(name, type, value, name in self._declared))
-                is_wrong = pa.array([row in wrong for row in range(len(texts))], pa.bool_())
-                arrays.append(_converted(pc.if_else(is_wrong, None, texts_of_it), type))
+                converted = _converted(_without(wrong, texts_of_it), type)
+            for row in sorted(wrong):
+                misfits.setdefault(row, misfit(name, type, texts_of_it[row].as_py(), name in self._declared))
+            for row in sorted(self._altered(name, texts_of_it, type) - wrong):
+                misfits.setdefault(row, altered(name, type, texts_of_it[row].as_py()))
+            arrays.append(converted)
         return pa.record_batch(arrays, names=texts.schema.names), misfits
+
+    def _altered(self, name: str, texts: pa.Array, type: pa.DataType) -> set[int]:
+        """The rows whose values do not come back as they were typed, in a column whose type was not declared."""
+        if name in self._declared:
+            return set()
+        notation = self._notations.get(name) or _notation_of(texts, type)
+        if not pc.all(pc.is_in(texts, _NULLS)).as_py():
+            self._notations[name] = notation
+        return _altered(texts, type, notation)
+
+
+def _without(rows: set[int], texts: pa.Array) -> pa.Array:
+    if not rows:
+        return texts
+    return pc.if_else(pa.array([row in rows for row in range(len(texts))], pa.bool_()), None, texts)

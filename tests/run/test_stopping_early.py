@@ -26,7 +26,7 @@ def failing_store(failing: str) -> Iterator[tuple[str, threading.Event]]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             fails = self.command in failing or has_failed.is_set()  # then nothing is cleaned up there either
             found = self.command == "GET" and "list-type" in self.path

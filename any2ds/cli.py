@@ -31,6 +31,7 @@ _INCOMPLETE = 3  # of a dataset that the same download command completes: nothin
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from any2ds.core.processes.signals import own_process
 
+    _open_closed_streams()
     own_process()
     gc.set_threshold(200_000, 20, 20)  # what is loaded is no garbage: looking for it takes a tenth of a short run
     code = 130
@@ -41,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.flush()
     # Not sys.exit: threads that hang in the system's resolver would keep the process for seconds.
     os._exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Have standard streams that are closed (`2>&-`, some daemons) lead nowhere: a file or pipe would get their number,
+    and what is written to the stream would go there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # has the lowest number that is free
+            os.set_inheritable(opened, True)
+            setattr(sys, name, open(opened, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def _download(options: ParsedOptions) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 
 from any2ds.config.options import FetchOptions
@@ -31,7 +30,8 @@ HEARTBEAT = 0.1  # seconds: the longest time without a yield
 _STARTS_PER_TURN = 32
 _LEAST_STOCK = 256  # rows in reserve, with thread_count=auto
 _PROBE_TIMEOUT = 10.0  # seconds, at least
-_STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
+# Seconds between two looks at the clock: what is longer is not held against the servers. A turn takes up to HEARTBEAT.
+_LONGEST_TURN = HEARTBEAT + 0.25
 
 
 class Loop:
@@ -77,8 +77,7 @@ class Loop:
                 done += self._move(min(HEARTBEAT, wait))
                 self._meter.slept(why, self._transport.waited - slept)
             done += self._judge(clock.now())
-            with clock.absence():
-                yield done
+            yield done
 
     def traffic(self) -> Traffic:
         schedule, meter, now = self._schedule, self._meter, self._clock.now()
@@ -227,22 +226,22 @@ def is_web(url: str | None) -> bool:
 
 
 class Clock:
-    """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk nobody reads
-    from the sockets, and a transfer should not fail for that."""
+    """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk, or the process
+    is stopped (Ctrl-Z, a laptop asleep), nobody reads from the sockets, and a transfer should not fail for that."""
 
     def __init__(self) -> None:
         self._lost = 0.0
+        self._looked = time.monotonic()
 
     def now(self) -> float:
-        return time.monotonic() - self._lost
+        """To be asked several times a turn: of a longer time between two calls the rest does not count."""
+        now = time.monotonic() - self._lost
+        if (gap := now - self._looked - _LONGEST_TURN) > 0:
+            self._lost += gap
+            now -= gap
+        self._looked = now
+        return now
 
     def time_of_day(self) -> float:
         """That all fetchers of a run agree on."""
         return time.time()
-
-    @contextmanager
-    def absence(self) -> Iterator[None]:
-        """Around whatever is done instead of moving bytes."""
-        left = time.monotonic()
-        yield
-        self._lost += max(0.0, time.monotonic() - left - _STALL)

@@ -115,10 +115,6 @@ class TurnedClock(Clock):
     def time_of_day(self) -> float:
         return self.seconds
 
-    @contextmanager
-    def absence(self) -> Iterator[None]:
-        yield
-
 
 class Line:
     """A line that transfers share, in virtual time: each has a point of the service that it waits for.

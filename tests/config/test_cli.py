@@ -416,6 +416,16 @@ def test_a_reader_that_goes_away_does_not_end_the_run(media: Path, tmp_path: Pat
     assert (tmp_path / "files" / "00000_stats.json").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
+def test_streams_that_are_closed_change_nothing(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        shell = ["sh", "-c", '"$0" -m any2ds urls.txt ds <&- >&- 2>&- && "$0" -m any2ds report ds --format=md >&-']
+        ran = subprocess.run([*shell, sys.executable], cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads((tmp_path / "ds" / "00000_stats.json").read_text())["successes"] == 1
+
+
 def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) -> None:
     for name in ("pickle", "random", "any2ds"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('I was run')")

@@ -1,6 +1,5 @@
 """The loop with thread_count=auto, its schedule, window and breaker, against models of servers in virtual time."""
 
-import contextlib
 import heapq
 import itertools
 import random
@@ -36,9 +35,6 @@ class Time:
 
     def now(self) -> float:
         return self.seconds
-
-    def absence(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
 
 class Network:

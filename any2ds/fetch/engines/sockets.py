@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pycurl
 
+_STOPPED = 0.25  # seconds that a wait was longer than it should: the process was stopped, and sockets are ready since
 _READ, _WRITE = 1, 2  # to libcurl, in `watch` and `socket_action`, and to `selectors`
 
 
@@ -128,7 +129,10 @@ class Sockets:
             if wait > 0:
                 since = time.monotonic()
                 ready.extend(self._poller.poll(wait))
-                self.waited += time.monotonic() - since
+                waited = time.monotonic() - since
+                self.waited += waited
+                if not ready and waited > wait + _STOPPED:
+                    ready.extend(self._poller.poll(0))
             else:
                 ready.extend(self._poller.poll(0))
         for _ in range(min(len(ready), most)):

@@ -199,7 +199,7 @@ class Host:
         if seconds > self._spacing:
             self._spacing = seconds
             self._space()
-            self.not_before = max(self.not_before, self._started + self._delay)
+            self.not_before = max(self.not_before, self._started + self._floor)
 
     def start(self, now: float) -> None:
         self.in_flight += 1

@@ -219,6 +219,11 @@ def test_no_row_is_read_with_the_rights_of_the_user_unless_its_scheme_is_allowed
         assert outcome.detail == f"{scheme}: is read with your rights (--allow_schemes={scheme})"
 
 
+def test_webhdfs_which_follows_redirects_anywhere_is_for_configured_servers_alone(fetch: Any) -> None:
+    (outcome,) = fetch(["webhdfs://127.0.0.1:1/a"], allow_schemes="webhdfs")
+    assert (outcome.code, "storage_options" in outcome.detail) == ("scheme_not_allowed", True)
+
+
 def test_what_anybody_can_read_needs_no_leave(fetch: Any) -> None:
     inline, ftp = fetch(["data:,a", "ftp://127.0.0.1:1/a"], allow_schemes=None)
     assert inline.body.read() == b"a"

@@ -511,14 +511,17 @@ def test_a_host_is_asked_as_often_as_it_may_be(built: Builds, media: Path) -> No
     assert times[-1] - times[0] > 0.5
 
 
-@shows("fetcher", "hosts", "robots", "block_private_addresses", "allow_link_local")
+@shows("fetcher", "hosts", "robots", "block_private_addresses", "allow_link_local", "allow_schemes")
 def test_who_asks_and_who_is_asked(built: Builds, media: Path, tmp_path: Path) -> None:
     (robots := media / "robots.txt").write_text("User-agent: *\nDisallow: /picture.jpg\n")
     try:
         with serve(media) as server:
             url = server.url("picture.jpg")
             assert built.codes(url, block_private_addresses=True) == ["blocked_address"]
-            with _counted_as("link-local", "127.0.0.1"):
+            file = (media / "picture.jpg").as_uri()
+            assert built.codes(file) == ["scheme_not_allowed"]
+            assert built.codes(file, allow_schemes="file") == ["success"]
+            with _counted_as("metadata", "127.0.0.1"):
                 assert built.codes(url) == ["blocked_address"]
                 assert not server.requests
                 assert built.codes(url, allow_link_local=True) == ["success"]

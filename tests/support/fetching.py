@@ -551,13 +551,15 @@ class WebFetcherContract(FetcherContract):
             serve(self.folder(tmp_path)) as there,
             serve(tmp_path, {"away": [f"redirect:{there.url('a.jpg')}"]}) as here,
         ):
-            self.one(here.url("away"), headers=f"Authorization: Bearer {SECRET}, Cookie: id={SECRET}, X-Plain: yes")
+            secrets = dict.fromkeys(("Authorization", "Cookie", "X-Api-Key", "Proxy-Authorization"), SECRET)
+            headers = [f"{name}: {value}" for name, value in secrets.items()]
+            self.one(here.url("away"), headers=[*headers, "Referer: https://a.test", "accept-language: eo"])
             self.one(here.url("away").replace("://", f"://me:{SECRET}@"))
-            assert all(SECRET in request.headers.get("Authorization", "") for request in here.requests[:1])
-            assert here.requests[0].headers["Cookie"] == f"id={SECRET}"
-            assert there.requests[0].headers["X-Plain"] == "yes"
+            assert {name: here.requests[0].headers[name] for name in secrets} == secrets
+            assert there.requests[0].headers["Referer"] == "https://a.test"
+            assert there.requests[0].headers["Accept-Language"] == "eo"
             for request in there.requests:
-                assert not {"Authorization", "Cookie"} & set(request.headers)
+                assert not secrets.keys() & set(request.headers)
 
     # --- failures and further attempts ---
 

@@ -31,7 +31,7 @@ from any2ds.fetch.engines.sockets import Sockets
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
-from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of, refuses
+from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
@@ -53,7 +53,6 @@ _HEADERS = {
     name.encode(): name
     for name in ("content-encoding", "content-range", "etag", "last-modified", "location", "x-robots-tag")
 }
-_SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLxXH")
 # Content-Encoding and Content-Range are read; Content-Type, Connection and others are not.
@@ -398,7 +397,7 @@ class _Pool:
         self.idle: list[_Transfer] = []
         self.addresses: set[str] = set()  # origins that are addresses which rows may lead to
         self.headers = _request_headers(options)
-        self.public_headers = [header for header in self.headers if not header.lower().startswith(_SECRET)]
+        self.public_headers = [header for header in self.headers if is_for_any_host(header.partition(":")[0])]
         self.opt_outs = frozenset(options.disallowed_header_directives or ())
         self.product = product_of(options.user_agent)
 

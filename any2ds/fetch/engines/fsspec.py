@@ -111,6 +111,10 @@ class FileSystems:
             raise
         self._give_back(key, system)
 
+    def is_configured(self, scheme: str, host: str) -> bool:
+        """Whether the user has given options for this very server."""
+        return bool(host) and self._stores.of(scheme).get("host") == host
+
     def _take(self, key: tuple[Any, ...]) -> Any:
         with self._lock:
             idle = self._idle.get(key)
@@ -171,6 +175,8 @@ class FsspecClient:
         options = self._options
         if scheme in GUARDED and scheme not in (options.allow_schemes or ()):
             raise Refused("scheme_not_allowed", f"{scheme}: is read with your rights (--allow_schemes={scheme})")
+        if scheme == "webhdfs" and not self._systems.is_configured(scheme, _host(url)):
+            raise Refused("scheme_not_allowed", "webhdfs: redirects anywhere, so only to the host in storage_options")
         if options.block_private_addresses and scheme in LOCAL | SERVERS:
             raise Refused("blocked_address", f"{scheme}: is refused for untrusted lists (--block_private_addresses)")
         if scheme in SERVERS and (host := _host(url)):

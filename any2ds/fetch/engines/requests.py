@@ -20,6 +20,7 @@ from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong, RemoteDisconnected
 from http.cookiejar import DefaultCookiePolicy
+from itertools import filterfalse
 from typing import Any
 
 import ada_url
@@ -37,7 +38,7 @@ from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
 from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
-from any2ds.fetch.policy.rules import PROXIED, opted_out, product_of, refuses
+from any2ds.fetch.policy.rules import PROXIED, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.urls import normalize, origin, scheme_of
 
@@ -218,7 +219,7 @@ class RequestsClient:
                 # they were given for this very host, they must not be lured out of the encryption.
                 is_downgrade = scheme_of(url) == "http" and scheme_of(first) == "https"
                 if not profile.has_own_headers or is_downgrade:
-                    headers = {"Authorization": None, "Cookie": None}
+                    headers = dict.fromkeys(visit.secret_headers)
             elif not any(auth):
                 auth = get_auth_from_url(first)
         if profile.jar is not None and ("Cookie" in headers or "Cookie" not in visit.session.headers):
@@ -312,6 +313,7 @@ class _Visit:
         self.profile = profile
         self.session = new_session(options, trust)
         self.proxies = {"http": options.proxy, "https": options.proxy} if options.proxy else None
+        self.secret_headers = ("Authorization", "Cookie", *filterfalse(is_for_any_host, self.session.headers))
         self.opt_outs = frozenset(options.disallowed_header_directives or ())
         self.product = product_of(options.user_agent)
 

@@ -45,6 +45,41 @@ def forget() -> None:
     refuses.cache_clear()
 
 
+_HEADERS_FOR_ANY_HOST = frozenset(
+    [
+        "accept",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "connection",
+        "dnt",
+        "origin",
+        "pragma",
+        "priority",
+        "referer",
+        "sec-ch-ua",
+        "sec-ch-ua-mobile",
+        "sec-ch-ua-platform",
+        "sec-fetch-dest",
+        "sec-fetch-mode",
+        "sec-fetch-site",
+        "sec-fetch-user",
+        "sec-gpc",
+        "upgrade-insecure-requests",
+        "user-agent",
+    ]
+)
+
+
+def is_for_any_host(header: str) -> bool:
+    """Whether the header of this name, which was given for the hosts of the list, goes to a host that one redirects to.
+
+    Any other may be a secret: X-Api-Key, X-Auth-Token, Proxy-Authorization.
+    """
+    return header.strip().lower() in _HEADERS_FOR_ANY_HOST
+
+
 def opted_out(header: str, product: str, disallowed: frozenset[str]) -> str | None:
     """The directive in an `X-Robots-Tag` that excludes the file for us; None if there is none.
 

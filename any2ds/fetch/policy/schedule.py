@@ -28,8 +28,9 @@ from any2ds.fetch.urls import normalize
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
-# A 429, or a 503 with Retry-After, is repeated later and does not count as an attempt, up to this number.
-MAX_DEFERRALS = 8
+# A 429, or a 503 with Retry-After, is repeated later and does not count as an attempt, up to this number; or to the
+# second one while its host answers others at the pace that it bears.
+MAX_DEFERRALS, _MAX_DEFERRALS_PACED = 5, 20
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
@@ -364,14 +365,16 @@ class Schedule:
         """Schedule another attempt after a failure; False if there is none."""
         if not failure.transient:
             return False
-        wait = self.backoff(attempt.number + attempt.deferrals)
+        wait = self.backoff(attempt.number)
         number, deferrals = attempt.number + 1, attempt.deferrals
-        if failure.code == "http_429" or (failure.code == "http_503" and failure.retry_after is not None):
+        is_told_to_wait = failure.retry_after is not None or (failure.code == "http_429" and not attempt.asks)
+        if failure.code in ("http_429", "http_503") and is_told_to_wait:
             retry_after = failure.retry_after or 0.0
             if retry_after > attempt.host.policy.max_retry_after:
                 return False
             wait += retry_after
-            if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
+            most = _MAX_DEFERRALS_PACED if attempt.host.allowance.is_pacing else MAX_DEFERRALS
+            if attempt.deferrals < most and attempt.host.down_until <= now:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False

@@ -45,7 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="any2ds-smoke-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         tools = environment(work / "tools")
-        run([tools, *PIP, "build", "twine"])
+        run([tools, *PIP, "--upgrade", "pip", "build", "twine"])
         run([tools, "-m", "build", "--outdir", work / "dist", ROOT])
         (wheel,) = (work / "dist").glob("*.whl")
         (sdist,) = (work / "dist").glob("*.tar.gz")

@@ -169,7 +169,7 @@ $(DEMO): $(CORE)
 $(TEST): requirements-test.txt $(CORE)
 	@echo "installing what the tests need into $(VENV)"
 	$(PIP) --no-compile -r requirements-test.txt  # a minute less: tests import, and so compile, a small part of it
-	@touch $@
+	@touch $@ $(DEMO)  # which has what the demo needs
 
 $(READING:=/.installed) $(CLUSTER)/.installed .venv-docs/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
 	@echo "installing libraries for tests into .venv-$*; this takes some minutes"

@@ -387,9 +387,12 @@ def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media:
 
 
 def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Path) -> None:
-    (tmp_path / "files" / "00000.tar").mkdir(parents=True)
     with serve(media) as server:
         (tmp_path / "urls.txt").write_text(server.url("0"))
+        any2ds("--url_list=urls.txt", "--output_format=webdataset", "--quiet", cwd=tmp_path)
+        for name in ("00000_stats.json", "00000.tar"):
+            (tmp_path / "files" / name).unlink()
+        (tmp_path / "files" / "00000.tar").mkdir()
         ran = any2ds("--url_list=urls.txt", "--output_format=webdataset", "--quiet", cwd=tmp_path)
         debug = any2ds("--url_list=urls.txt", "--output_format=webdataset", "--log_level=debug", cwd=tmp_path)
     assert ran.returncode == debug.returncode == 1

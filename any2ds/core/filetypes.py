@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from any2ds.core.signatures import TYPES_WITH_SIGNATURE, type_by_signature
+from any2ds.core.signatures import type_by_signature
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
@@ -117,8 +117,7 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
 def recognize_file(body: Body | StoredBody, media_type: str | None) -> tuple[str | None, str]:
     """As `recognize`, and by a look at the file where it has no signature: HTML, SVG, XML, JSON, Parquet.
 
-    A file served as image, sound, video or another type whose files have a signature is what its text says if it has
-    no signature and reads as text.
+    A file served as image, sound or video is what its text says if it has no signature and reads as text.
     """
     head = body.head()
     return _by_signature(head, media_type) or _by_content(body, head, media_type) or (media_type, _ext_of(media_type))
@@ -148,7 +147,7 @@ def _is_text(head: bytes) -> bool:
 def _by_content(body: Body | StoredBody, head: bytes, media_type: str | None) -> tuple[str, str] | None:
     """The type of a file without a signature by what is in it; None where `media_type` is to be believed."""
     is_unhelpful = media_type in _UNHELPFUL
-    if not is_unhelpful and not _needs_signature(media_type, head):
+    if not is_unhelpful and not (media_type or "").startswith(("image/", "audio/", "video/")):
         return None
     is_strict = is_unhelpful or _TEXT_FORMATS.match(media_type or "") is not None
     start = head.removeprefix(_BOM).lstrip()
@@ -162,13 +161,6 @@ def _by_content(body: Body | StoredBody, head: bytes, media_type: str | None) ->
     if is_strict or (is_markup and media_type == "image/svg+xml") or not _is_text(head):
         return None
     return "text/plain", "txt"
-
-
-def _needs_signature(media_type: str | None, head: bytes) -> bool:
-    """Whether files of this type begin with a signature, or are no text. Readers accept a PDF behind other bytes."""
-    if media_type is None or b"%PDF-" in head[:1024]:
-        return False
-    return media_type.startswith(("image/", "audio/", "video/", "font/")) or media_type in TYPES_WITH_SIGNATURE
 
 
 def _by_markup(body: Body | StoredBody, is_strict: bool) -> tuple[str, str] | None:

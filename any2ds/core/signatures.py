@@ -207,4 +207,3 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb".{4}ftyp(?:avis|mif1|msf1).{4}", partial(_has_brand, {b"avis"}), "image/avif", "avif"),
     (rb".{4}ftyp(?:iso[2-9]|dash|f4v |avc1|cmf[cs2]|M4V[HP]|mp71|MSNV).{4}", None, "video/mp4", "mp4"),
 )
-TYPES_WITH_SIGNATURE = frozenset(media_type for _, _, media_type, _ in _TYPES)

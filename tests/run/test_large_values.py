@@ -186,7 +186,8 @@ def test_a_file_of_more_than_2_gib_fails_its_row_alone(output_format: str, tmp_p
 
 
 @pytest.mark.slow
-def test_captions_of_more_than_2_gib_in_a_shard_are_stored_and_retried(tmp_path: Path) -> None:
+def test_captions_of_more_than_2_gib_in_a_shard_are_stored(tmp_path: Path) -> None:
+    """It takes 7 GB of memory, as such a shard does."""
     rows, text = 36_000, "x" * 60_000
     with pq.ParquetWriter(tmp_path / "list.parquet", pa.schema({"url": pa.string(), "text": pa.string()})) as file:
         for start in range(0, rows, 1000):
@@ -197,8 +198,6 @@ def test_captions_of_more_than_2_gib_in_a_shard_are_stored_and_retried(tmp_path:
     given: dict[str, Any] = {"caption_col": "text", "output_format": "parquet", "number_sample_per_shard": rows}
     report = download(tmp_path / "list.parquet", out, retries=0, distributor="inline", quiet=True, **given)
     assert (report.count, report.successes) == (rows, rows - 36)
-    tried = retry(out, codes="all", retries=0, distributor="inline", quiet=True)
-    assert (tried.count, tried.failed_to_download) == (36, 36)
     dataset = any2ds.load(out, columns=["key", "caption"])
     assert [dataset[n]["caption"][:5] for n in (0, len(dataset) - 1)] == ["1 xxx", "35999"]
 

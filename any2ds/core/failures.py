@@ -15,6 +15,7 @@ DUPLICATE = "duplicate"  # not fetched: its URL stands in an earlier row of the 
 DROPPED = "dropped"  # fetched and not stored, as was asked for: its hash is another than the list expects
 FILTERED = "filtered"  # fetched and not stored: a step of the user's own did not want it
 BAD_ROW = "bad_row"  # the code of a row that could not be read
+NOT_ALLOWED = "scheme_not_allowed"  # that of a row whose scheme has to be allowed by name
 # Statuses as in img2dataset, by the stage in which a row failed.
 STATUS_OF_STAGE: Mapping[str, str] = {
     "read": "failed_to_download",
@@ -48,7 +49,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
         "a URL with a scheme that any2ds cannot download",
         "Replace these URLs by http(s)://, ftp://, s3:// or another scheme that fsspec knows.",
     ),
-    "scheme_not_allowed": FailureCode(
+    NOT_ALLOWED: FailureCode(
         False,
         "a file of this machine, or of a store, which a list may ask for only if the run allows it",
         "If you trust the list: --allow_schemes=file (or s3 …), in any2ds retry with --codes=scheme_not_allowed.",

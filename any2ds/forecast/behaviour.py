@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from any2ds.forecast.survey import Hosts
 
 _ENOUGH = 5  # transfers of a host, with which it is taken as it was seen
-NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
-_FAST_FAILURES = frozenset({"dns", "bad_url", "bad_row", "unsupported_scheme", "blocked_address"})
+NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme", "scheme_not_allowed"})
+_FAST_FAILURES = NO_URLS | {"dns", "blocked_address"}
 _FAST = 0.02  # seconds of those
 _FEW = 3  # transfers without an answer, from which on it is the host that refuses
 _TRIED_AGAIN = "http_503"  # for an attempt that was not the last one, and is not known in detail
 _OF_HOSTS = frozenset({*TIMEOUTS, "dns", "connect", "host_down"})  # failures that are of a host, rather than passing
 _MOST_TAIL = 20_000  # hosts of the tail that are told apart
-_NOT_ASKED = frozenset({"robots", "robots_unreachable", "bad_url", "bad_row", "unsupported_scheme", "host_down"})
+_NOT_ASKED = NO_URLS | {"robots", "robots_unreachable", "host_down"}
 
 
 class Behaviour:

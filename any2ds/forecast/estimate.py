@@ -11,7 +11,7 @@ from any2ds.config.options import ESTIMATE_GROUPS, Config, EstimateOptions, Pars
 from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import RunError
-from any2ds.core.failures import SUCCESS
+from any2ds.core.failures import FAILURE_CODES, NOT_ALLOWED, SUCCESS
 from any2ds.forecast.advice import advise
 from any2ds.forecast.behaviour import refusing_hosts
 from any2ds.forecast.earlier import earlier_sample, with_recorded
@@ -98,10 +98,10 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
     if sample.problem:
         yield f"the sample is not complete: {sample.problem}"
     if model.is_hopeless:
-        yield (
-            f"no URL of the sample can be fetched ({', '.join(model.shares)}): is url_col={model.config.input.url_col}"
-            " the column of the URLs?"
-        )
+        way_out = f"is url_col={model.config.input.url_col} the column of the URLs?"
+        if NOT_ALLOWED in model.shares:
+            way_out = FAILURE_CODES[NOT_ALLOWED].advice
+        yield f"no URL of the sample can be fetched ({', '.join(model.shares)}): {way_out}"
     elif sample.transfers and all(each.code != SUCCESS for each in sample.transfers):
         yield "no row of the sample was stored: the time and the size of the others are unknown"
     elif len(sample.transfers) < min(_FEW, found.rows):

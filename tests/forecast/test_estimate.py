@@ -138,6 +138,14 @@ def test_what_has_no_host_is_asked_at_any_pace(scheme: str, asked: Any, tmp_path
     assert f"| schemes | {scheme} 99.8%, no URL 0.2% |" in text
 
 
+def test_of_files_that_may_not_be_read_it_names_the_option(asked: Any, tmp_path: Path) -> None:
+    found = asked([f"file://{tmp_path}/{number}.bin" for number in range(40)], machines=1)
+    assert not found.predictions
+    assert "no URL of the sample can be fetched (scheme_not_allowed): If you trust the list: --allow_schemes=file" in (
+        found.to_markdown()
+    )
+
+
 def test_hosts_and_what_has_none_are_asked_together(server: Server, asked: Any) -> None:
     rows = [row for number in range(200) for row in (f"data:,{number}", url(server, 40 * number))]
     config = Config.from_options({"url_list": rows})

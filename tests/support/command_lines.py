@@ -28,9 +28,10 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.options import OptionInfo, declared
 from any2ds.config.parsers import accepted_by
 from any2ds.testing.pixel import png
+from any2ds.testing.processes import LONG
 from any2ds.testing.server import serve
 
-SECONDS = 60  # that a command line may take on a busy machine, where it needs less than one
+SECONDS = LONG  # that a command line may take on a busy machine, where it needs less than one
 
 _NUMBERS = (
     *("0", "1", "2", "3", "7", "100", "1.5", "0.001", "1e3", "65536", "1000000"),
@@ -225,11 +226,13 @@ def faults(given: Sequence[Line], numbers: Sequence[int]) -> Iterator[tuple[int,
             while left:
                 asked = json.dumps([[number, given[number].arguments] for number in left])
                 errors = folder / "errors"
-                with errors.open("w") as file:
-                    child = subprocess.Popen(
+                with (
+                    errors.open("w") as file,
+                    subprocess.Popen(
                         started, cwd=folder, env=environment | {"PYTHONPATH": str(_ROOT)}, text=True, stderr=file,
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", errors="surrogateescape",
-                    )  # fmt: skip
+                    ) as child,
+                ):  # fmt: skip
                     assert child.stdin is not None
                     assert child.stdout is not None
                     child.stdin.write(asked)
@@ -240,7 +243,6 @@ def faults(given: Sequence[Line], numbers: Sequence[int]) -> Iterator[tuple[int,
                             left.remove(number)
                             if fault := _fault(code, said):
                                 yield number, given[number], f"{fault}: {said}"
-                    child.wait()
                 if left:
                     number = left.pop(0)
                     said = errors.read_text(errors="replace")[-6000:]

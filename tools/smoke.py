@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[1]
 MOST_MEGABYTES, MOST_PACKAGES = 230, 20  # of the core install with any2ds, without pip; megabytes as `du -m` counts
 FILES = 20
 INSIDE = ("any2ds/py.typed", "any2ds/__init__.pyi", "any2ds/dataset/templates/report.html")
-STORES = ("boto3", "google-cloud-storage", "azure-identity", "azure-storage-blob", "datasets")
+NEIGHBOURS = ("boto3", "google-cloud-storage", "azure-identity", "azure-storage-blob", "datasets")
 # Extra -> its library, and what people install in the same command.
 BESIDE = {
     "s3": ("s3fs", ("boto3",)),
     "gcs": ("gcsfs", ("google-cloud-storage",)),
     "azure": ("adlfs", ("azure-identity", "azure-storage-blob")),
     "hf": ("huggingface-hub", ("datasets",)),
-    "all": ("s3fs", STORES),
+    "all": ("s3fs", NEIGHBOURS),
 }
 MOST_SECONDS = 600  # that pip may look for versions; seconds where few have to be tried, hours where it goes back years
 PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet")

@@ -71,6 +71,11 @@ class Place(Protocol):
         ...
 
 
+def reaching(place: Place) -> dict[str, Any]:
+    """The options of a run over rows in the store, and with its dataset there."""
+    return {"allow_schemes": place.url.partition(":")[0], **place.options}
+
+
 def body(number: int) -> bytes:
     """What is in file `number`: a picture, for all that its first bytes tell."""
     return jpg(hashlib.shake_128(b"%d" % number).digest(_SIZE))
@@ -111,8 +116,7 @@ class Stock:
             "distributor": "inline",
             "timeout": 120,
             "quiet": True,
-            "allow_schemes": self.place.url.partition(":")[0],
-            **self.place.options,
+            **reaching(self.place),
             **options,
         }
 
@@ -272,7 +276,7 @@ class StoreContract:
             assert (report.successes, report.status_dict.get("not_found")) == (10, 2)
             stock.check("out", output_format, _LATE, scratch)
             stock.complete()
-            again = retry(f"{place.url}/out", codes="all", distributor="inline", quiet=True, **place.options)
+            again = retry(f"{place.url}/out", codes="all", distributor="inline", quiet=True, **reaching(place))
             assert again.successes == 2
         stock.check("out", output_format, (), scratch)
         assert verify(f"{place.url}/out", quiet=True, **place.options).ok
@@ -287,7 +291,7 @@ class StoreContract:
         assert report.members == {"image": late, "mask": late}
         assert report.successes == len(stock.urls) - 2 * len(_LATE)
         stock.complete()
-        again = retry(f"{place.url}/out", codes="all", distributor="inline", quiet=True, **place.options)
+        again = retry(f"{place.url}/out", codes="all", distributor="inline", quiet=True, **reaching(place))
         assert again.successes == 2 * len(_LATE)
         assert verify(f"{place.url}/out", quiet=True, **place.options).ok
 
@@ -301,7 +305,7 @@ class StoreContract:
             assert (report.successes, report.shards, report.failed_shards) == (10, _SHARDS, ())
             stock.complete()
             options = {"codes": "all", "retries": 5, "distributor": "inline", "quiet": True}
-            assert retry(f"{place.url}/out", **options, **place.options).successes == 2
+            assert retry(f"{place.url}/out", **options, **reaching(place)).successes == 2
             assert download(**stock.options("out", output_format)).skipped_shards == _SHARDS
         assert failed.total()
         stock.check("out", output_format, (), scratch)

@@ -146,7 +146,7 @@ def processes_of(folder: Path, rows: int, *options: str) -> int:
             "    return start(*modules, **how)\n"
             "_child.start_process = begin\n"
             "from any2ds.cli import run\n"
-            "assert run(sys.argv[1:]) == 0\n"
+            "assert run(sys.argv[1:]) in (0, 4)\n"  # 4: no row is answered in time
             "print(len(started))\n"
         )
         command = [sys.executable, "-c", code, "urls.txt", "out", "--number_sample_per_shard=10", "--quiet", *options]

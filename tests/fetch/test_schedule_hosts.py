@@ -201,10 +201,10 @@ def once_busy(rows: int, busy: int) -> Answer:
     return answer
 
 
-def at_random(share: float, code: str) -> Answer:
+def at_random(share: float, code: str, seconds: float = 0.1) -> Answer:
     """A host whose refusals have nothing to do with how much it is asked."""
     dice = random.Random(2)
-    return lambda attempt, now, at_once: (0.1, refusing(code) if dice.random() < share else OK)
+    return lambda attempt, now, at_once: (seconds, refusing(code) if dice.random() < share else OK)
 
 
 def during(start: float, end: float, code: str) -> Answer:
@@ -253,12 +253,26 @@ def test_503_for_more_than_so_many_at_once_is_a_limit_too() -> None:
 
 
 @pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
-def test_refusals_by_chance_do_not_end_in_a_crawl(code: str) -> None:
-    play = Simulation(schedule(retries=5), at_random(0.3, code))
+@pytest.mark.parametrize(("share", "seconds", "most"), sampled([(0.3, 0.1, 60.0), (0.5, 0.1, 400.0), (0.3, 3.0, 400.0)]))
+def test_refusals_by_chance_do_not_end_in_a_crawl(code: str, share: float, seconds: float, most: float) -> None:
+    play = Simulation(schedule(retries=10), at_random(share, code, seconds))
     play.run(rows(["http://a/"] * 3000))
     lost = sum(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
     assert lost < 0.01 * 3000
-    assert play.now < 60
+    assert play.now < most
+
+
+@pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
+@pytest.mark.parametrize("max_per_host", sampled([1, 1000]))
+def test_a_host_that_refuses_every_other_request_is_not_left_alone(code: str, max_per_host: int) -> None:
+    requests = itertools.count()
+    play = Simulation(
+        schedule(retries=10, max_per_host=max_per_host),
+        lambda attempt, now, at_once: (0.1, refusing(code) if next(requests) % 2 else OK),
+    )
+    play.run(rows(["http://a/"] * 300))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 200
 
 
 @pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
@@ -290,14 +304,21 @@ def test_a_host_that_refuses_for_ever_without_retry_after_is_given_up_within_min
     assert len(play.starts["a"]) < 60
 
 
-def test_a_503_that_asks_to_come_back_for_one_file_does_not_stop_its_host() -> None:
+def test_503_that_asks_to_come_back_for_some_files_does_not_stop_their_host() -> None:
+    busy = set(random.Random(1).sample(range(3000), 150))
+    later: set[int] = set()
+
     def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
-        return (0.1, refusing("http_503", 60.0)) if attempt.row.position == 1500 and now < 30 else (0.1, OK)
+        if attempt.row.position in busy - later:
+            later.add(attempt.row.position)
+            return 0.1, refusing("http_503", 60.0)
+        return 0.1, OK
 
     play = Simulation(schedule(), answer)
     play.run(rows(["http://a/"] * 3000))
-    assert max(at for number, at in play.finished_at.items() if number != 1500) < 10
-    assert play.finished_at[1500] > 60
+    assert max(at for number, at in play.finished_at.items() if number not in busy) < 10
+    assert min(play.finished_at[number] for number in busy) > 60
+    assert play.now < 80
 
 
 def test_a_wait_that_is_too_long_is_not_waited_for() -> None:

@@ -13,18 +13,20 @@ A state machine over a clock that is handed in.
 
 from __future__ import annotations
 
-MOST_DELAY = 60.0  # seconds between two starts
-_FIRST_PAUSE = 0.25  # seconds in which a host is left alone that answers nothing but refusals; doubles
+MOST_DELAY = 15.0  # seconds between two starts
+# Seconds in which a host is left alone that answers nothing but refusals, and by how much they grow: by 2, a host that
+# is out of order every other second might be met in its bad ones only.
+_FIRST_PAUSE, _LONGER = 0.25, 1.8
 _LIMITED = 0.1  # share of 429 from which a host is asked less: this status says that the rate is the reason
 _UNAVAILABLE = 0.2  # the same with 503, which servers also answer for one file, or by chance
 _DOUBTFUL = 0.05  # share of refusals from which it is not asked more
 _LEAST_REFUSALS, _FEW_REFUSALS = 8, 3  # that prove anything while others are answered; where few are under way
-_USEFUL = 0.75  # a cut was of use if at least so much of the answers is left
-_MOST_USUAL = 0.5  # share of refusals that may be usual
+_USEFUL = 0.9  # a cut was of use if at least so much of the answers is left; more than _HARMLESS, to which it grows
+_MOST_USUAL = 0.8  # share of refusals that may be usual
 _MEMORY = 100  # answers without trouble, after which they are counted anew
 _HARMLESS = 0.8  # of what did harm
 _HOLD, _LONGEST_HOLD = 1.0, 60.0  # seconds at that size, doubling when trouble comes back
-_REMEMBERED = 10.0  # seconds after that in which trouble counts as the same
+_REMEMBERED, _ROUNDS_REMEMBERED = 10.0, 20  # seconds, or requests one after the other, in which trouble is the same
 _FIRST_RISE = 0.05  # growth in a round trip beyond that; doubles with each
 _LEAST_ROUND = 5  # answers that count as a round trip, where the allowance is smaller
 _LATENCY = 0.1  # seconds, a guess until something was answered
@@ -115,10 +117,10 @@ class Allowance:
         if not self._answers:
             self.fruitless += 1
             self._cut(now, in_flight)
-            return _FIRST_PAUSE * 2.0 ** (self.fruitless - 1)
+            return _FIRST_PAUSE * _LONGER ** (self.fruitless - 1)
         share = self._refusals / (self._answers + self._refusals)
         answered = min(self.size, in_flight + 1.0) * (1 - share)
-        if now < self._held_until + _REMEMBERED and answered < _USEFUL * self._yield:
+        if self._is_repeated(now) and answered < _USEFUL * self._yield:
             self._usual = min(share, _MOST_USUAL)
             self._harmless = float("inf")
             self._count_from(now)
@@ -141,10 +143,13 @@ class Allowance:
         self.most = most
         self.limit_to(most)
 
+    def _is_repeated(self, now: float) -> bool:
+        """Whether the last trouble was not long ago."""
+        return now < self._held_until + max(_REMEMBERED, _ROUNDS_REMEMBERED * max(self.latency, self.delay))
+
     def _cut(self, now: float, in_flight: int) -> None:
         """Ask half as much; what was started before proves nothing after it."""
-        is_repeated = now < self._held_until + _REMEMBERED
-        self._hold = min(2 * self._hold, _LONGEST_HOLD) if is_repeated else _HOLD
+        self._hold = min(2 * self._hold, _LONGEST_HOLD) if self._is_repeated(now) else _HOLD
         self._held_until = now + self._hold
         self.size = min(self.size, in_flight + 1.0)
         self._harmless = _HARMLESS * self.size

@@ -30,8 +30,8 @@ TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
 # Rounds of nothing but 429 and 503 that make it count as down: each after the wait that it asked for, or after pauses
-# of ours, which take 64 s together: limits by the minute are usual.
-_REFUSALS, _REFUSALS_UNASKED = 5, 9
+# of ours, which take 62 s together: limits by the minute are usual.
+_REFUSALS, _REFUSALS_UNASKED = 5, 10
 _DOWN = 60.0  # seconds until a host that is down is asked again
 _FEW_TIMEOUTS = 3  # up to here they prove nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
@@ -231,8 +231,8 @@ class Host:
         self._silence = 0
         self.silent = not self._answers
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
-        if asked and (refusal.code == "http_429" or pause is not None or allowance.refuses_much):
-            pause = asked  # otherwise it asks for this file alone
+        if asked and (refusal.code == "http_429" or pause is not None):
+            pause = asked  # one 503 among many answers asks for this file alone
         if pause:
             self.not_before = max(self.not_before, now + min(pause, self.policy.max_retry_after))
         if allowance.fruitless >= (_REFUSALS if asked else _REFUSALS_UNASKED):

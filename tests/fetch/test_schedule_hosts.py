@@ -253,7 +253,7 @@ def test_503_for_more_than_so_many_at_once_is_a_limit_too() -> None:
 
 
 @pytest.mark.parametrize("code", sampled(["http_429", "http_503"]))
-@pytest.mark.parametrize(("share", "seconds", "most"), sampled([(0.3, 0.1, 60.0), (0.5, 0.1, 400.0), (0.3, 3.0, 400.0)]))
+@pytest.mark.parametrize(("share", "seconds", "most"), sampled([(0.3, 0.1, 60), (0.5, 0.1, 400), (0.3, 3.0, 400)]))
 def test_refusals_by_chance_do_not_end_in_a_crawl(code: str, share: float, seconds: float, most: float) -> None:
     play = Simulation(schedule(retries=10), at_random(share, code, seconds))
     play.run(rows(["http://a/"] * 3000))

@@ -29,7 +29,7 @@ from any2ds.fetch.urls import normalize
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
 # A 429, or a 503 with Retry-After, is repeated later and does not count as an attempt, up to the first number; to the
-# second while its host answers others at the pace that it bears, to the third where it answers nobody and names no time.
+# second while its host answers others at the pace that it bears; to the third if it answers nobody and names no time.
 MAX_DEFERRALS, _MAX_DEFERRALS_PACED, _MAX_DEFERRALS_SILENT = 5, 20, 2
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn

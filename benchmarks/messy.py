@@ -37,7 +37,7 @@ HOSTS = 8
 _BUSIEST = 0.61  # share of the rows on one host
 _SHARES = {"404": 0.107, "page": 0.049, "once503": 0.018, "never": 17 / 3000, "slow": 0.04}
 _PAGE = b"<!DOCTYPE html><html><body>Please sign in</body></html>"
-_OPTIONS = ("--output_format=webdataset", "--image_size=256", "--processes_count=2", "--thread_count=64")
+_OPTIONS = ("--output_format=webdataset", "--image_size=256", "--processes_count=2")
 
 
 class Server(asyncio.Protocol):

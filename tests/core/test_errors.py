@@ -103,8 +103,11 @@ def call(urls: list[str], folder: str) -> RunReport:
 def test_a_download_in_a_users_process_pool_raises_there_what_it_raised(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "a").write_bytes(b"a file")
-    (tmp_path / "bad" / "00000.tar").mkdir(parents=True)
     with serve(tmp_path / "media") as server, ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        call([server.url("a")], str(tmp_path / "bad"))
+        for name in ("00000_stats.json", "00000.tar"):
+            (tmp_path / "bad" / name).unlink()
+        (tmp_path / "bad" / "00000.tar").mkdir()
         with pytest.raises(IncompleteRun, match="1 shard could not be written") as refused:
             pool.submit(call, [server.url("a")], str(tmp_path / "bad")).result()
         assert len(refused.value.report.failed_shards) == 1

@@ -46,7 +46,8 @@ class Recorder:
         return RecordingFetcher(inner, fetch, buffer, path, self.seconds)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What they have written: transfers, the cost of the worker, and how many rows of hosts were left out for which delay."""
+        """What they have written: transfers, the cost of the worker, and how many rows of which hosts were left out,
+        with the delays of these."""
         files = sorted(Path(self.folder).glob("*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 

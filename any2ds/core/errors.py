@@ -33,10 +33,11 @@ one shard travels as a `reports.ShardError`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from any2ds.core.text import size
@@ -127,27 +128,40 @@ class Any2dsError(Exception):
         return redacted(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled whatever `__init__` takes, with its cause, and without what `redacted` leaves out: the process that
+        """Pickled whatever `__init__` takes, with its causes, and without what `redacted` leaves out: the process that
         unpickles it need not know the secrets of this one."""
-        state = {**self.__dict__, "__cause__": _picklable(self.__cause__)}
-        return _unpickled, (type(self), _without_secrets(self.args), _without_secrets(state))
+        causes = [_picklable(cause) for cause in _causes(self)]
+        return _unpickled, (type(self), _without_secrets(self.args), _without_secrets(self.__dict__), causes)
 
 
-def _unpickled(kind: type[Any2dsError], arguments: tuple[Any, ...], state: dict[str, Any]) -> Any2dsError:
+def _unpickled(
+    kind: type[Any2dsError], arguments: tuple[Any, ...], state: dict[str, Any], causes: list[BaseException]
+) -> Any2dsError:
     error = kind.__new__(kind, *arguments)
-    if (cause := state.pop("__cause__")) is not None:
-        error.__cause__ = cause
     error.__dict__.update(state)
+    for effect, cause in itertools.pairwise([error, *causes]):
+        effect.__cause__ = cause
     return error
 
 
-def _picklable(cause: BaseException | None) -> BaseException | None:
-    """The exception, or one with its words if another process could not unpickle it, as those of some libraries."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What it was raised from, what that was raised from, and so on; each once, also if one was raised from itself."""
+    seen = {id(error)}
+    while (cause := error.__cause__) is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        error = cause
+
+
+def _picklable(cause: BaseException) -> BaseException:
+    """The exception without its own causes, or one with its words if another process could not unpickle it, as those of
+    some libraries."""
+    alone = _unpickled(type(cause), cause.args, cause.__dict__, []) if isinstance(cause, Any2dsError) else cause
     try:
-        pickle.loads(pickle.dumps(cause))
+        pickle.loads(pickle.dumps(alone))
     except Exception:  # whatever the exceptions of libraries raise there
-        return Exception(f"{type(cause).__name__}: {error_text(cause)}") if cause is not None else None
-    return cause
+        return Exception(f"{type(cause).__name__}: {error_text(cause)}")
+    return alone
 
 
 def _without_secrets(value: Any) -> Any:

@@ -77,8 +77,8 @@ def earlier_sample(folder: str, config: Config) -> Sample:
         raise OutputError(f"{folder}: holds no finished shard")
     report = RunReport(count=stats.rows, successes=stats.successes, bytes=stats.bytes, status_dict=stats.outcomes)
     if content := dataset.folder.read(layout.TRANSFERS_FILE):
-        transfers, cost = parse(map(orjson.loads, content.splitlines()))
-        return Sample(folder, transfers, cost, report)
+        transfers, cost, left_out = parse(map(orjson.loads, content.splitlines()))
+        return Sample(folder, transfers, cost, report, left_out=left_out)
     rows: list[Transfer] = []
     for shard in spread(finished, _SHARDS):
         rows += _transfers(dataset, shard, Profiles(config.fetch))

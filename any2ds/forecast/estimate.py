@@ -131,5 +131,10 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
             f"of {', '.join(list(large)[:3])}{' and others' if len(large) > 3 else ''} no more than"
             f" {text.rows(max(large.values()))} of the sample could be fetched, for all others of these hosts"
         )
+    if hosts := sample.hosts_not_fetched:
+        yield (
+            f"of {', '.join(hosts[:3])}{' and others' if len(hosts) > 3 else ''} no row of the sample could be fetched,"
+            " because of the delay that the robots.txt asks for: the rows of other hosts stand for theirs"
+        )
     if not sample.is_fetched:
         yield "the sample is a dataset, whose CPU and memory were not measured: memory is that of a usual worker"

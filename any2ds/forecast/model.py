@@ -272,7 +272,7 @@ class Model:
         seconds, hosts = mean_seconds(self.sample.transfers), self.survey.hosts
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
         share = self._fetched_share
-        delays = {each.host: each.delay for each in self.sample.transfers if each.delay}
+        delays = self.sample.delays
         found = SlowestHost()
         for host, urls in {
             **{host: hosts.others.get(host, 0) for host in delays},

@@ -46,7 +46,8 @@ class Recorder:
         return RecordingFetcher(inner, fetch, buffer, path, self.seconds)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What they have written: transfers, the cost of the worker, and how many rows of hosts were left out."""
+        """What they have written: transfers, the cost of the worker, and how many rows of which hosts were left out,
+        with the delays of these."""
         files = sorted(Path(self.folder).glob("*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -127,7 +128,8 @@ class RecordingFetcher:
                 file.write(orjson.dumps({"worker": asdict(cost)}) + b"\n")
             rows_left = [*self._left.values()]
             left_out = Counter(self._profiles.host_of(row.url)[0] for row in rows_left)
-            file.write(orjson.dumps({"left_out": left_out}) + b"\n")
+            delays = {self._profiles.host_of(row.url)[0]: self._inner.crawl_delay(row.url) for row in rows_left}
+            file.write(orjson.dumps({"left_out": left_out, "delays": delays}) + b"\n")
         if rows_left:
             yield [Fetched(row, Failure("fetch", "timeout_total", _LEFT_OUT), 0) for row in rows_left]
 

@@ -120,17 +120,23 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
         except NetworkDown as error:
             problem = str(error)
         recorded = recorder.lines()
-    found, cost = parse(recorded)
+    found, cost, delays = parse(recorded)
     left_out: Counter[str] = sum((Counter(line.get("left_out")) for line in recorded), Counter())
     fetched = Counter(each.host for each in found)
     for host, rows in left_out.items():
         weights[host] = weights.get(host, 1.0) * (1 + rows / fetched[host]) if fetched[host] else 1.0
     transfers = [replace(each, weight=weights.get(each.host, 1.0)) for each in found]
-    lines = [{"files": chosen.files}, *(asdict(each) for each in transfers), {"worker": asdict(cost)}]
+    lines = [
+        {"files": chosen.files},
+        *(asdict(each) for each in transfers),
+        {"worker": asdict(cost)},
+        {"delays": delays},
+    ]
     output.write(layout.TRANSFERS_FILE, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if not transfers and problem:
         raise RunError(f"the sample could not be fetched: {problem}")
-    return Sample(folder, transfers, cost, report, max(0.0, report.seconds - cost.seconds), problem=problem)
+    start_up = max(0.0, report.seconds - cost.seconds)
+    return Sample(folder, transfers, cost, report, start_up, problem=problem, left_out=delays)
 
 
 def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:

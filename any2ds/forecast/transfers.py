@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from any2ds.core.failures import SUCCESS, failure_code
@@ -65,6 +65,17 @@ class Sample:
     start_up: float = 0.0  # seconds of a run in which no shard is open
     is_fetched: bool = True  # for this estimate; its hosts were asked slowly
     problem: str = ""  # why it is not complete
+    left_out: Mapping[str, float] = field(default_factory=dict)  # host -> the delay because of which rows were left out
+
+    @property
+    def delays(self) -> dict[str, float]:
+        """Host -> seconds between two starts that its robots.txt asks for; also hosts of which no row was fetched."""
+        return {**self.left_out, **{each.host: each.delay for each in self.transfers if each.delay}}
+
+    @property
+    def hosts_not_fetched(self) -> list[str]:
+        """Those whose delay left no time for any of their rows."""
+        return sorted(self.left_out.keys() - {each.host for each in self.transfers})
 
     @property
     def stored_size(self) -> float:
@@ -150,16 +161,18 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def parse(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Transfer], Cost]:
-    """What a recorder wrote: lines of transfers, and of the cost of workers; those of the list and of rows that were
-    left out are not needed. Raises KeyError, TypeError or ValueError for anything else."""
-    transfers, cost = [], Cost()
+def parse(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Transfer], Cost, dict[str, float]]:
+    """What a recorder wrote: lines of transfers, of the cost of workers, and of the delays for which rows of hosts were
+    left out; those of the list are not needed. Raises KeyError, TypeError or ValueError for anything else."""
+    transfers, cost, left_out = [], Cost(), {}
     for line in lines:
         if "worker" in line:
             cost += Cost(**line["worker"])
-        elif not line.keys() & {"files", "left_out"}:
+        elif "delays" in line:
+            left_out.update(line["delays"])
+        elif "files" not in line:
             transfers.append(Transfer(**line))
-    return transfers, cost
+    return transfers, cost, left_out
 
 
 def transfers_needed(rate: float, seconds: float) -> int:

@@ -5,6 +5,7 @@ import builtins
 import contextlib
 import importlib
 import inspect
+import itertools
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 
 import any2ds
 from any2ds import IncompleteRun, download
-from any2ds.core.errors import OutputError, RunError, UsageError, conceal
+from any2ds.core.errors import DiskFull, OutputError, RunError, UsageError, conceal
 from any2ds.core.reports import RunReport
 from any2ds.testing.server import serve
 
@@ -87,6 +88,31 @@ def test_a_cause_that_cannot_be_pickled_comes_as_its_words() -> None:
     assert str(found.__cause__) == "OfSomeLibrary: bucket is gone"
 
 
+def test_all_causes_come_along_in_their_order_each_once() -> None:
+    links: list[BaseException] = [
+        RunError("0"),
+        OutputError("1"),
+        ValueError("2"),
+        *(RunError(f"{n}") for n in range(3, 30)),
+    ]
+    for effect, cause in itertools.pairwise([*links, links[3]]):  # the last one leads to the fourth again
+        effect.__cause__ = cause
+    error: BaseException | None = pickle.loads(pickle.dumps(links[0]))
+    for link in links:
+        assert repr(error) == repr(link)
+        assert error is not None
+        error = error.__cause__
+    assert error is None
+    assert links[0].__cause__ is links[1]
+
+
+def test_an_exception_that_was_raised_from_itself_is_pickled_without_a_cause() -> None:
+    error = DiskFull("folder", 0)
+    error.__cause__ = error
+    found = pickle.loads(pickle.dumps(error))
+    assert (repr(found), found.__cause__) == (repr(error), None)
+
+
 def test_what_is_secret_does_not_leave_the_process() -> None:
     conceal({"hunter2-and-more"})
     written = pickle.dumps(OutputError("https://me:pass@host/x?key=hunter2-and-more cannot be written"))
@@ -103,8 +129,11 @@ def call(urls: list[str], folder: str) -> RunReport:
 def test_a_download_in_a_users_process_pool_raises_there_what_it_raised(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "a").write_bytes(b"a file")
-    (tmp_path / "bad" / "00000.tar").mkdir(parents=True)
     with serve(tmp_path / "media") as server, ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        call([server.url("a")], str(tmp_path / "bad"))
+        for name in ("00000_stats.json", "00000.tar"):
+            (tmp_path / "bad" / name).unlink()
+        (tmp_path / "bad" / "00000.tar").mkdir()
         with pytest.raises(IncompleteRun, match="1 shard could not be written") as refused:
             pool.submit(call, [server.url("a")], str(tmp_path / "bad")).result()
         assert len(refused.value.report.failed_shards) == 1

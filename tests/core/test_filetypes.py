@@ -266,7 +266,13 @@ def test_a_web_page_in_the_place_of_an_image_is_stored_as_one_however_it_comes(t
         rows = [server.url("a.jpg"), f"data:image/png,{quote(PAGE)}", local, server.url("b.zip")]
         for fetcher in ("curl", "requests"):
             any2ds.download(
-                rows, tmp_path / fetcher, fetcher=fetcher, unpack=True, output_format="webdataset", quiet=True
+                rows,
+                tmp_path / fetcher,
+                fetcher=fetcher,
+                allow_schemes="file",
+                unpack=True,
+                output_format="webdataset",
+                quiet=True,
             )
             with tarfile.open(tmp_path / fetcher / "00000.tar") as tar:
                 exts = [name.partition(".")[2] for name in tar.getnames() if "json" not in name or "data" in name]

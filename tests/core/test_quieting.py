@@ -66,13 +66,13 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield found
 
 
-def said(urls: Path, folder: Path, *arguments: str, terminal: bool = False) -> str:
+def said(urls: Path, folder: Path, *arguments: str, terminal: bool = False, exit_code: int = 0) -> str:
     """What a run says on standard error, be it a file or a terminal."""
     command = [sys.executable, "-m", "any2ds", f"--url_list={urls}", f"--output_folder={folder / 'out'}"]
     command += ["--number_sample_per_shard=4", "--processes_count=2", *arguments]
     if not terminal:
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=120)
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == exit_code, ran.stderr
         assert ran.stdout == ""
         return ran.stderr
     master, slave = os.openpty()
@@ -125,7 +125,8 @@ def test_what_a_process_says_of_its_own_crash_is_heard(urls: Path, tmp_path: Pat
     """Also from the processes of processes, in which rows are tried alone."""
     step = tmp_path / "steps.py"
     step.write_text(STEP, encoding="utf-8")
-    lines = said(urls, tmp_path, "--quiet", f"--transform={step}:dies", *AS_IT_COMES, "--processes_count=1")
+    dies = f"--transform={step}:dies"
+    lines = said(urls, tmp_path, "--quiet", dies, *AS_IT_COMES, "--processes_count=1", exit_code=4)  # all rows fail
     assert "Segmentation fault" in lines
     # Each crash is written in pieces, this one first: what processes that crash at the same time write may mix.
     assert lines.count("Fatal Python error: ") > PICTURES

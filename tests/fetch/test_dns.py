@@ -335,7 +335,7 @@ def _steps(redirects: dict[str, str]) -> dict[str, Any]:
 
 
 def test_secrets_stay_with_the_host_that_they_are_for(folder: Path) -> None:
-    options = {"headers": "Authorization: Bearer s3cret, X-Plain: yes"}
+    options = {"headers": "Authorization: Bearer s3cret, X-Own: key, Referer: https://a.test/"}
     with serve(folder) as server, serve_dns() as names:
         there, here = f"http://other.test:{server.port}/a", f"http://u:p@one.test:{server.port}/"
         server._script.update(_steps({"away": there, "stay": "a"}))
@@ -347,8 +347,9 @@ def test_secrets_stay_with_the_host_that_they_are_for(folder: Path) -> None:
         server.requests.clear()
         url = f"http://one.test:{server.port}/away"
         found = fetch([url, url], nameservers=names.address, thread_count=1, **options)
-        seen = [(request.headers.get("Authorization"), request.headers.get("X-Plain")) for request in server.requests]
-        assert seen == [("Bearer s3cret", "yes"), (None, "yes")] * 2
+        names_sent = ("Authorization", "X-Own", "Referer")
+        seen = [tuple(request.headers.get(name) for name in names_sent) for request in server.requests]
+        assert seen == [("Bearer s3cret", "key", "https://a.test/"), (None, None, "https://a.test/")] * 2
         assert isinstance(found[0].outcome, Payload)
         inside = server._script | _steps({"in": f"http://u:p@two.test:{server.port}/a"})
         server._script.update(inside)

@@ -45,6 +45,7 @@ SEEN_IN = {
     "disallowed_header_directives": "test_files_whose_servers_opt_out_are_not_taken",
     "robots": "test_robots_sockets.py::test_it_is_asked_for_with_our_name_and_only_as_the_option_says",
     "block_private_addresses": "test_private_addresses_are_refused_if_asked_for",
+    "allow_schemes": "test_fsspec.py::test_no_row_is_read_with_the_rights_of_the_user_unless_its_scheme_is_allowed",
     "allow_link_local": "test_link_local_addresses_are_asked_only_if_that_is_allowed",
     "hosts": "test_host_overrides.py::test_each_host_gets_its_own_headers_cookies_and_user_agent",
 }

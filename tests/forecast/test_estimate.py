@@ -196,7 +196,8 @@ def test_what_robots_txt_asks_for_is_known_of_the_sample(asked: Any, tmp_path: P
 def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long(
     server: Server, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the delay leaves no time for is left out, and the rows that were fetched stand for it."""
+    """The delay, which counts from the request for robots.txt, leaves no time for any row of the host: those of others
+    stand for them, but for the time that they take."""
     monkeypatch.setattr("any2ds.forecast.sample.SECONDS_OF_DELAYS", 0.5)
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "robots.txt").write_text("User-agent: *\nCrawl-delay: 60\n")
@@ -206,12 +207,27 @@ def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long(
         found = asked([*own, *(url(server, number) for number in range(28))], sample=40, host_delay=0, robots="respect")
     sample = found.model.sample
     assert sample.cost.seconds < 30  # the delays take eleven minutes
-    (only,) = (each for each in sample.transfers if each.delay)
-    assert (only.weight, only.delay, len(sample.transfers)) == (12.0, 60.0, 29)
+    host = polite.base_url.split("/")[2]
+    assert (sample.delays, sample.hosts_not_fetched, len(sample.transfers)) == ({host: 60.0}, [host], 28)
     assert found.model.success.value == 1.0
     assert found.predictions[0].seconds.value > 12 * 60
-    assert any("no more than 1 row of the sample could be fetched" in remark for remark in found.remarks)
-    assert inspect(tmp_path / "sample").outcomes == {"success": 29, "timeout_total": 11}
+    assert any(f"of {host} no row of the sample could be fetched" in remark for remark in found.remarks)
+    assert inspect(tmp_path / "sample").outcomes == {"success": 28, "timeout_total": 12}
+    again = asked([*own, *(url(server, number) for number in range(28))], from_dataset=str(tmp_path / "sample"))
+    assert again.predictions[0].seconds.value > 12 * 60
+
+
+def test_a_list_of_nothing_but_such_a_host_is_estimated_by_its_delay(
+    asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("any2ds.forecast.sample.SECONDS_OF_DELAYS", 0.5)
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "robots.txt").write_text("User-agent: *\nCrawl-delay: 60\n")
+    (tmp_path / "media" / "a.bin").write_bytes(b"content")
+    with serve(tmp_path / "media") as polite:
+        rows = [f"{polite.base_url}a.bin?{number}" for number in range(100)]
+        found = asked(rows, sample=4, host_delay=0, robots="respect")
+    assert any("its 100 rows take 1:40:00" in remark for remark in found.remarks)
 
 
 def test_hosts_that_refuse_everything_are_counted(server: Server, asked: Any) -> None:

@@ -177,7 +177,7 @@ class TestOverTheWholeList:
     def test_each_file_by_itself(self, tmp_path: Path) -> None:
         folder = put_parquet(tmp_path / "lists")
         put_txt(tmp_path / "lists" / "a.txt", rows_of_hosts(2, 20, first=90))
-        for given, files in ((sorted(folder.glob("*.parquet")), 3), (folder, 4)):
+        for given, files in ((folder, 3), (sorted(folder.iterdir()), 4)):
             parts = "\n".join(read(given, 7, ends=True)).split("\nend")[:-1]
             plain = "\n".join(read(given, None, ends=True)).split("\nend")[:-1]
             assert len(parts) == files

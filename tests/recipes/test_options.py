@@ -277,7 +277,7 @@ def test_files_are_flushed(built: Builds, server: Server, monkeypatch: pytest.Mo
 @shows("min_free_bytes")
 def test_room_stays_free(built: Builds, server: Server) -> None:
     with pytest.raises(RunError, match="free"):
-        built(server.url("picture.jpg"), min_free_bytes=1 << 60)
+        built(server.url("picture.jpg"), min_free_bytes=1 << 50)
 
 
 class Noted(MemoryFileSystem):

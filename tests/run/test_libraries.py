@@ -219,7 +219,7 @@ def test_only_yaml_that_people_wrote_needs_a_library(web: Path, bare: str, tmp_p
     assert refused.returncode != 0
     assert "pip install 'any2ds[yaml]'" in refused.stderr
     assert not (tmp_path / "of_yaml").exists()
-    assert any2ds("urls.txt", "--config=c.json", "--processes_count=1").returncode == 0
+    assert any2ds("urls.txt", "--config=c.json", "--processes_count=1", "--allow_schemes=file").returncode == 0
     assert "<svg" in (tmp_path / "of_json" / "report.html").read_text()
     readme = tmp_path / "of_json" / "README.md"
     assert any2ds("card", "of_json", "--license=mit").returncode == 0

@@ -260,7 +260,8 @@ def _fault(code: int, said: str) -> str:
     last = said.splitlines()[-1] if said else ""
     if "Traceback (most recent" in said and not last.startswith(("any2ds: ", "{")):  # --log_level=debug shows one
         return "a traceback"
-    return "" if code in (0, 1, 2, 3) else f"exit code {code}"
+    is_documented = code in (0, 1, 2, 3) or (code == 4 and "nothing was stored" in said)
+    return "" if is_documented else f"exit code {code}"
 
 
 def _fill(folder: Path, urls: Sequence[str]) -> None:

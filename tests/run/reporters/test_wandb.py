@@ -248,7 +248,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_goes_on(server: Server, tmp
     run.communicate(timeout=30)  # nobody else holds the pipe
     wait_until_gone(family)
     saved = json.loads(files[0].read_text())
-    write_list(tmp_path, server, "gone.jpg")
+    write_list(tmp_path, server, "bars-10.jpg")
     again = ran(tmp_path, *[each for each in arguments if "timeout" not in each])
     assert again.returncode == 0, again.stderr
     after = recorded(tmp_path)[-1]

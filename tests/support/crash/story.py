@@ -43,6 +43,7 @@ _MOMENTS = {
     moments.ENDING: 1,
 }
 _RETRY_MOMENTS = {moments.FETCHING: 1, moments.WRITING: 2, moments.SWAPPING: 5}
+_FINISHED = frozenset({0, 4})  # exit codes of a run that made its shards; with 4 all rows that were left have failed
 _EXIT_CODES = {ALL: {-9}, PARENT: {-9}, SIGTERM: {143}, SIGINT: {130}}
 
 _ROOT = Path(__file__).parents[3]
@@ -265,7 +266,7 @@ class _Story:
                 return
 
     def _attempt(self, phase: Phase) -> bool:
-        """Start the command once. True if it ended with 0."""
+        """Start the command once. True if it made all shards that were left."""
         before = self._place.look()
         self._seen.starts += 1
         running = self._start(phase.command, str(self._seen.starts))
@@ -290,7 +291,7 @@ class _Story:
             if time.monotonic() - asked < _GRACE:
                 left = self._left_by(running.pid)
                 self._blame(f"after {kinds[-1]}", [f"left over: {', '.join(left)}"] if left else [])
-        return code == 0
+        return code in _FINISHED
 
     def _judge(self, code: int, kinds: list[str], phase: Phase) -> None:
         """Whether the run ended as it must after what was done to it."""
@@ -298,7 +299,7 @@ class _Story:
             self._make_room(self._place, phase.expected)
             return
         last = kinds[-1] if kinds else ""
-        allowed = {0} | _EXIT_CODES.get(last, set())
+        allowed = _FINISHED | _EXIT_CODES.get(last, set())
         if not self._had_workers:  # it may have been before there was anything to clean up
             # In the middle of its own start Python ends with 1 where it is interrupted.
             allowed |= {SIGTERM: {-signal.SIGTERM}, SIGINT: {-signal.SIGINT, 1}}.get(last, set())

@@ -115,10 +115,12 @@ def environment_proxy(url: str) -> str:
 
 def _is_among(host: str, listed: str) -> bool:
     """Whether `host` is one of the names, domains, addresses and networks of a `no_proxy`."""
+    if listed.strip() == "*":
+        return True
     host = host.strip("[]").rstrip(".")
     for each in listed.lower().replace(",", " ").split():
         name = each.strip("[]").strip(".")
-        if each == "*" or host == name or host.endswith(f".{name}"):
+        if host == name or host.endswith(f".{name}"):
             return True
         with contextlib.suppress(ValueError):
             if ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False):

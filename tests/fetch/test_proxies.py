@@ -174,13 +174,13 @@ def test_a_public_host_behind_a_proxy_does_not_redirect_to_a_private_address(beh
             assert behind(proxy, f"http://{host}/to.jpg").code == "blocked_address"
 
 
-@pytest.mark.parametrize("excluded", ["*", "127.0.0.1", "other.test, 127.0.0.0/8"])
+@pytest.mark.parametrize("excluded", ["*", "127.0.0.1,localhost", "other.test, 127.0.0.0/8,localhost"])
 def test_what_the_environment_excludes_from_its_proxy_is_judged_when_it_is_connected_to(
     one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, excluded: str
 ) -> None:
     with serve_proxy() as proxy, serve(folder) as server:
         monkeypatch.setenv("http_proxy", proxy.url)
-        monkeypatch.setenv("no_proxy", f"localhost,{excluded}")
+        monkeypatch.setenv("no_proxy", excluded)
         assert isinstance(one(server.url("a.jpg")), Payload)
         for host in ("127.0.0.1", "localhost"):
             outcome = one(f"http://{host}:{server.port}/a.jpg", block_private_addresses=True)

@@ -104,7 +104,7 @@ def test_a_staging_folder_that_somebody_else_took_meanwhile_is_left(
         assert folder.parent.stat().st_mode & 0o777 == 0o700
         assert folder.parent not in (root, taken[0])
         assert not any(taken[0].iterdir())
-    assert {path for path in shared.iterdir()} == {root, taken[0]}
+    assert set(shared.iterdir()) == {root, taken[0]}
 
 
 def test_a_staging_folder_of_ours_is_closed_to_others(shared: Path) -> None:

@@ -19,15 +19,19 @@ _KEY_BYTES = 32
 
 
 def signature(place: str, steps: Sequence[str]) -> str:
-    """That this user made a dataset at `place`, the identity of its folder, with `steps`; "" where there is no key."""
+    """That this user made a dataset at `place`, the identity of its folder, with `steps`; "" without steps or a key."""
+    if not steps:
+        return ""
     key = _read_key() or _new_key()
-    return _signed(key, place, steps) if key is not None and steps else ""
+    return _signed(key, place, steps) if key is not None else ""
 
 
 def is_own(given: str, place: str, steps: Sequence[str]) -> bool:
     """Whether `given` is the signature of this user."""
     key = _read_key()
-    return key is not None and hmac.compare_digest(_signed(key, place, steps), given)
+    return key is not None and hmac.compare_digest(
+        _signed(key, place, steps).encode(), given.encode("utf-8", "replace")
+    )
 
 
 def _signed(key: bytes, place: str, steps: Sequence[str]) -> str:
@@ -54,10 +58,17 @@ def _new_key() -> bytes | None:
         path = _key_file()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        temporary.replace(path)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            try:
+                os.link(temporary, path)  # complete, and in the place of no other one
+            except OSError:  # there is one; or a damaged one, or a file system without links
+                if _read_key() is None:
+                    temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except (OSError, RuntimeError):
-        return None
-    return _read_key()  # that of another process, if it was later
+        pass
+    return _read_key()  # that of another process, if it was earlier

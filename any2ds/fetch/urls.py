@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
 import re
 
@@ -99,3 +101,28 @@ def environment_has_proxy() -> bool:
     from urllib.request import getproxies_environment
 
     return bool(getproxies_environment().keys() - {"no"})
+
+
+def environment_proxy(url: str) -> str:
+    """The proxy that the environment names for a normalised URL, found as libcurl does; "" if there is none."""
+    scheme, _, host, _ = parts(url)
+    # HTTP_PROXY in upper case may come from the `Proxy` header of a request that a CGI script answers.
+    names = [f"{scheme}_proxy", *([] if scheme == "http" else [f"{scheme.upper()}_PROXY"]), "all_proxy", "ALL_PROXY"]
+    proxy = next((value for name in names if (value := os.environ.get(name))), "")
+    excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    return "" if _is_among(host, excluded) else proxy
+
+
+def _is_among(host: str, listed: str) -> bool:
+    """Whether `host` is one of the names, domains, addresses and networks of a `no_proxy`."""
+    if listed.strip() == "*":
+        return True
+    host = host.strip("[]").rstrip(".")
+    for each in listed.lower().replace(",", " ").split():
+        name = each.strip("[]").strip(".")
+        if host == name or host.endswith(f".{name}"):
+            return True
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False):
+                return True
+    return False

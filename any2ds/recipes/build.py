@@ -51,7 +51,7 @@ from any2ds.dataset import tfds
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
-from any2ds.dataset.own_code import signature
+from any2ds.dataset.own_code import is_own, signature
 from any2ds.dataset.places import data_dir as default_data_dir
 from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
 from any2ds.distributors._contract import Worker
@@ -252,9 +252,10 @@ class RecipeBuild:
         self._begin(output, state)
         folder = self._spool_folder(output)
         samples = spool.recorded(folder)
-        if samples is None or samples["state"] != state:
+        if samples is None or samples.get("state") != state or not _schemes_are_own(samples, output):
             shutil.rmtree(folder, ignore_errors=True)
             samples = {**self._generate(folder, output), "state": state}
+            samples["signature"] = signature(output.identity, _allowed_by_recipe(samples))
             spool.record(folder, samples)
         made = self._with_members(samples["members"])._with_schemes(samples.get("allow_schemes", ()))
         return made._make_shards(output, lock, folder, samples)
@@ -682,6 +683,20 @@ class _Plan:
         with pa.ipc.new_stream(sink, made.schema) as stream:
             stream.write_table(made)
         return bytes(sink.getvalue().to_pybytes())
+
+
+def _schemes_are_own(samples: Mapping[str, Any], output: OutputFolder) -> bool:
+    """Whether it was a recipe, run by this user, that allowed its rows their schemes: whoever gives a folder away may
+    have written the record of its samples."""
+    if not samples.get("allow_schemes"):
+        return True
+    return is_own(str(samples.get("signature")), output.identity, _allowed_by_recipe(samples))
+
+
+def _allowed_by_recipe(samples: Mapping[str, Any]) -> list[str]:
+    """What is signed where rows may have schemes that the options do not allow."""
+    schemes = samples["allow_schemes"]
+    return ["allow_schemes", samples["state"], *map(str, schemes)] if schemes else []
 
 
 def _iterator(samples: Iterable[Any]) -> Any:

@@ -83,6 +83,7 @@ CASES = {
             "\\n".join(f"{star}*{n}*a" for n in range(40_000)),
             "\\n".join(f"{star}{'*a' * 200}b{n}" for n in range(1100)),
             "\\n".join(f"{star}*{'a' * 200}b{n}" for n in range(2000)),
+            "\\n".join(["User-agent: *"] * 20_000 + ["Allow: /a"] * 20_000),
             *repeated("", *UNITS, "Disallow: ", "User-agent: *"),
         ]
         for file in files:
@@ -126,6 +127,20 @@ def test_a_robots_txt_of_many_wildcards_costs_the_rows_of_its_host_little() -> N
         rules = parse(file, "any2ds")
         for number in range(20_000):
             rules.allows(f"http://h/{number}.jpg")
+        """
+    )
+    assert done.returncode == 0, done.stderr[-2000:] or f"killed after {SECONDS} s of CPU"
+
+
+def test_a_robots_txt_of_many_parts_between_wildcards_costs_the_rows_of_its_host_little() -> None:
+    done = in_a_process(
+        """
+        import random
+        from any2ds.fetch.policy.robots import parse
+        rules = ("*".join(random.choice("ab") for _ in range(250)) for _ in range(1000))
+        rules = parse("\\n".join(["User-agent: *", *(f"Disallow: /*{rule}*c$" for rule in rules)]).encode(), "any2ds")
+        for number in range(4000):
+            rules.allows("http://h/c" + "ab" * 250)
         """
     )
     assert done.returncode == 0, done.stderr[-2000:] or f"killed after {SECONDS} s of CPU"

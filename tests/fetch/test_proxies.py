@@ -117,3 +117,73 @@ def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, engine: str,
             ("with", "session=abc"),
             ("a.jpg", None),
         }
+
+
+METADATA = [
+    "http://169.254.169.254/latest",
+    "http://[::ffff:a9fe:a9fe]/",
+    "http://2852039166/",
+    "http://0xa9.0xfea9fe/",
+]
+
+
+@pytest.fixture(params=["option", "environment", "socks5h"])
+def behind(request: pytest.FixtureRequest, one: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Fetches one URL through a proxy, of the option or of the environment."""
+
+    def fetch_behind(proxy: Proxy, url: str, **options: Any) -> Any:
+        if request.param == "environment":
+            monkeypatch.setenv("http_proxy", proxy.url)
+            monkeypatch.setenv("no_proxy", "")
+            return one(url, **options)
+        return one(url, proxy=proxy.url_as("http" if request.param == "option" else request.param), **options)
+
+    return fetch_behind
+
+
+def test_a_proxy_is_not_asked_for_a_metadata_service(behind: Any, folder: Path) -> None:
+    scripts = {f"to{n}.jpg": [f"redirect:{url}"] for n, url in enumerate(METADATA)}
+    with serve_proxy() as proxy, serve(folder, scripts) as server:
+        proxy.ports[80] = server.port  # where it would find a body
+        for url in [*METADATA, *map(server.url, scripts)]:
+            assert (url, behind(proxy, url).code) == (url, "blocked_address")
+        assert len(proxy.asked) == len(METADATA)
+        assert all("127.0.0.1" in asked for asked in proxy.asked)
+
+
+def test_leave_for_link_local_addresses_holds_behind_a_proxy(behind: Any, folder: Path) -> None:
+    with serve_proxy() as proxy, serve(folder) as server:
+        proxy.ports[80] = server.port
+        assert isinstance(behind(proxy, "http://169.254.169.254/a.jpg", allow_link_local=True), Payload)
+
+
+def test_private_addresses_are_refused_behind_a_proxy_and_others_are_not(behind: Any, folder: Path) -> None:
+    with serve_proxy() as proxy, serve(folder) as server:
+        proxy.ports[80] = server.port
+        assert behind(proxy, server.url("a.jpg"), block_private_addresses=True).code == "blocked_address"
+        assert not proxy.asked
+        for host in ("media.example", "192.0.1.1"):  # the address of the proxy, 127.0.0.1, does not matter
+            assert isinstance(behind(proxy, f"http://{host}/a.jpg", block_private_addresses=True), Payload)
+        assert [request.path for request in server.requests if request.path != "robots.txt"] == ["a.jpg"] * 2
+
+
+def test_a_public_host_behind_a_proxy_does_not_redirect_to_a_private_address(behind: Any, folder: Path) -> None:
+    with serve_proxy() as proxy, serve(folder, {"to.jpg": ["redirect:http://10.0.0.1/a.jpg"] * 2}) as server:
+        proxy.ports[80] = server.port
+        for host in ("media.example", "192.0.1.1"):
+            assert behind(proxy, f"http://{host}/to.jpg").code == "blocked_address"
+
+
+@pytest.mark.parametrize("excluded", ["*", "127.0.0.1,localhost", "other.test, 127.0.0.0/8,localhost"])
+def test_what_the_environment_excludes_from_its_proxy_is_judged_when_it_is_connected_to(
+    one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, excluded: str
+) -> None:
+    with serve_proxy() as proxy, serve(folder) as server:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", excluded)
+        assert isinstance(one(server.url("a.jpg")), Payload)
+        for host in ("127.0.0.1", "localhost"):
+            outcome = one(f"http://{host}:{server.port}/a.jpg", block_private_addresses=True)
+            assert outcome.code == "blocked_address"
+        assert not proxy.asked
+        assert len(server.requests) == 1

@@ -11,6 +11,7 @@ import pytest
 import any2ds
 from any2ds import Recipe, download, retry
 from any2ds.core.errors import OptionError, UsageError
+from any2ds.recipes import spool
 from any2ds.recipes.recipe import UrlRows
 
 
@@ -86,3 +87,33 @@ def test_a_recipe_allows_the_schemes_of_its_own_rows(secret: str, tmp_path: Path
     assert any2ds.build(recipe(UrlRows(rows, allow_schemes=("file",))), **options).successes == 1
     with pytest.raises(UsageError, match=r"UrlRows: invalid allow_schemes=.*: expected one of .*mean file"):
         any2ds.build(recipe(UrlRows(rows, allow_schemes=("fle",))), **options)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("by_recipe", [True, False])
+def test_a_build_that_goes_on_takes_the_schemes_of_the_recipe_and_not_of_a_stranger(
+    by_recipe: bool, secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+
+    class Local(recipe(UrlRows([{"url": secret}], allow_schemes=("file",) if by_recipe else ()))):  # type: ignore[misc]
+        def splits(self, dl: Any) -> Any:
+            runs.append(dl)
+            return super().splits(dl)
+
+    record = spool.record
+
+    def record_and_break(folder: Path, samples: dict[str, Any]) -> None:
+        record(folder, {**samples, "allow_schemes": ["file"]})
+        raise Interrupted
+
+    options: dict[str, Any] = {"data_dir": tmp_path / "data", "distributor": "inline", "quiet": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "record", record_and_break)
+        with pytest.raises(Interrupted):
+            any2ds.build(Local, output_format="parquet", **options)
+    assert any2ds.build(Local, output_format="parquet", **options).successes == by_recipe
+    assert len(runs) == (1 if by_recipe else 2)

@@ -1,6 +1,7 @@
 """Datasets that somebody else has given away, and prepared: they reach nothing outside of their folder."""
 
 import json
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 import any2ds
-from any2ds.core.errors import UsageError
+from any2ds.core.errors import Any2dsError, UsageError
+from any2ds.dataset import own_code
 
 QUIET: dict[str, Any] = {"distributor": "inline", "quiet": True, "report": False}
 Command = Callable[[Path], object]
@@ -119,6 +121,42 @@ def test_code_that_a_dataset_names_does_not_run_unless_the_command_names_it(
     assert not (tmp_path / "ran").exists()
     any2ds.retry(dataset, codes="all", transform=step, **QUIET)
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("written", ['"\\u00e9"', '"\\u0000"', '""', "3", "null", "[]"])
+def test_a_signature_of_any_kind_is_compared(step: str, dataset: Path, tmp_path: Path, written: str) -> None:
+    own_code.signature("somewhere", [step])  # so that there is a key to compare with
+    run_file = dataset / ".any2ds/run"
+    content = json.loads(run_file.read_text())
+    content["options"]["transform"] = [step]
+    text = json.dumps({**content, "signature": "given"})
+    run_file.write_text(text.replace('"given"', written))
+    with pytest.raises(Any2dsError):
+        retry(dataset)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_two_first_runs_at_once_sign_with_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of a new user"))
+    of_other: list[str] = []
+    random_bytes = secrets.token_bytes
+
+    def overtaken(count: int) -> bytes:
+        """While this run makes its key, the other one makes and uses one."""
+        monkeypatch.setattr(secrets, "token_bytes", random_bytes)
+        of_other.append(own_code.signature("here", ["step.py:go"]))
+        return random_bytes(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", overtaken)
+    assert [own_code.signature("here", ["step.py:go"])] == of_other
+    assert own_code.is_own(of_other[0], "here", ["step.py:go"])
+    assert [path.name for path in (tmp_path / "of a new user" / "any2ds").iterdir()] == ["key"]
+
+
+def test_a_run_without_steps_makes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of a new user"))
+    any2ds.download(["data:,a"], tmp_path / "made", **QUIET)
+    assert not (tmp_path / "of a new user").exists()
 
 
 def test_code_of_this_user_runs_again_where_the_dataset_was_made(

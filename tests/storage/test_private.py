@@ -85,6 +85,28 @@ def test_a_staging_folder_that_somebody_else_made_is_never_used(
     assert [path for path in shared.iterdir() if path not in (taken, shared_root(shared))] == []
 
 
+def test_a_staging_folder_that_somebody_else_took_meanwhile_is_left(
+    take: Callable[[Path], Path], shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, taken, random_name = shared_root(shared), [], uuid.uuid4
+
+    def while_others_act() -> uuid.UUID:
+        """Between the root that was found private and the folder in it, the empty root goes, and its name is taken."""
+        if not taken:
+            root.rmdir()
+            taken.append(take(root))
+        return random_name()
+
+    monkeypatch.setattr(uuid, "uuid4", while_others_act)
+    with staging(root) as folder:
+        assert folder.is_dir()
+        assert folder.parent.parent == shared
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        assert folder.parent not in (root, taken[0])
+        assert not any(taken[0].iterdir())
+    assert set(shared.iterdir()) == {root, taken[0]}
+
+
 def test_a_staging_folder_of_ours_is_closed_to_others(shared: Path) -> None:
     with staging(shared_root(shared)) as folder:
         assert folder.parent == shared_root(shared)

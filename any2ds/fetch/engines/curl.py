@@ -35,7 +35,7 @@ from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opte
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import environment_has_proxy, normalize, origin, parts, scheme_of
+from any2ds.fetch.urls import environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -250,7 +250,11 @@ class CurlTransport:
         """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
         pool, at = transfer.pool, transfer.at
         resolver = pool.resolver
-        if not pool.is_proxied:
+        if pool.may_be_proxied and transfer.choose_proxy():
+            if refusal := transfer.refusal_behind_proxy():
+                self._unsent.append((transfer.attempt, refusal))
+                return
+        else:
             origin = at[:end] if (end := at.find("/", 8)) > 0 else at
             if origin in pool.addresses and at is transfer.url:  # else it depends on who has redirected to it
                 if transfer.resolved:
@@ -378,7 +382,7 @@ class _Pool:
         "addresses",
         "headers",
         "idle",
-        "is_proxied",
+        "may_be_proxied",
         "opt_outs",
         "product",
         "profile",
@@ -391,8 +395,8 @@ class _Pool:
         options = profile.options
         self.profile = profile
         self.settings = _settings(options)
-        # Of ours, or of the environment, which libcurl takes as well.
-        self.is_proxied = bool(options.proxy or environment_has_proxy())
+        # By ours, or by one of the environment.
+        self.may_be_proxied = bool(options.proxy or environment_has_proxy())
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
         self.idle: list[_Transfer] = []
         self.addresses: set[str] = set()  # origins that are addresses which rows may lead to
@@ -419,6 +423,7 @@ class _Transfer:
         "_jar",
         "_longest",
         "_options",
+        "_proxy",
         "_redirects",
         "_refusal",
         "_robots",
@@ -452,6 +457,7 @@ class _Transfer:
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self.resolved = ""  # the addresses of a host, in the notation of libcurl
         self._addresses: list[str] = []  # that were asked, redirects included
+        self._proxy = self._options.proxy or ""  # which the next request goes through
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
         self.sent = False  # libcurl has it
@@ -483,8 +489,6 @@ class _Transfer:
         self._cut = False  # enough has been read
         if attempt.asks or attempt.probe:
             self._prepare(attempt)
-        if self._options.proxy is not None:
-            self._addresses.append(PROXIED)
         if self._jar is not None:
             self._add_cookies(self._jar, url)
         self.handle.setopt(pycurl.URL, url)
@@ -521,8 +525,6 @@ class _Transfer:
         self.connect_by = time.monotonic() + self._options.connect_timeout
         if self._changed:
             self._restore()
-        if self._options.proxy is not None:
-            self._addresses.append(PROXIED)
         given, secret = parts(url)[1], parts(self.url)[1]
         self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
         if origin(self.url) != origin(url):
@@ -538,6 +540,22 @@ class _Transfer:
         if self._jar is not None:
             self._add_cookies(self._jar, self.at)
         self.handle.setopt(pycurl.URL, url)
+
+    def choose_proxy(self) -> str:
+        """The proxy which the next request goes through, "" for none. Of those of the environment libcurl is told."""
+        if self._options.proxy is None:
+            proxy = environment_proxy(self.at)
+            if proxy != self._proxy:
+                self.handle.setopt(pycurl.PROXY, proxy)
+                self._proxy = proxy
+        return self._proxy
+
+    def refusal_behind_proxy(self) -> Failure | None:
+        """Why the proxy may not be asked for the host: only where its address is written, since it resolves names."""
+        address = address_of(parts(self.at)[2])
+        refusal = None if address is None else self.refusal(address)
+        self._addresses.append(address or PROXIED)
+        return refusal
 
     def resolve(self, host: str, port: str, addresses: Addresses) -> None:
         """Tell libcurl the addresses of the host that it is about to ask."""
@@ -645,6 +663,8 @@ class _Transfer:
 
     def _connected(self, address: str, *_: Any) -> int:
         """Before each request, on the connection that it is going to use."""
+        if self._proxy:  # whose own address is nothing that a row could choose
+            return _GO_ON
         self._addresses.append(address)
         options = self._options
         reason = refuses(self._addresses[0], address, options.block_private_addresses, options.allow_link_local)
@@ -841,6 +861,8 @@ def _settings(options: FetchOptions) -> list[tuple[int, Any]]:
     if options.proxy:
         # Without NOPROXY the environment's no_proxy would hold, though it is about the environment's proxies.
         settings += [(pycurl.PROXY, options.proxy), (pycurl.NOPROXY, "")]
+    elif environment_has_proxy():  # we decide for each request: libcurl does not tell in time how it has decided
+        settings += [(pycurl.PROXY, ""), (pycurl.NOPROXY, "")]
     if options.ignore_ssl_certificate:
         settings += [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     return settings

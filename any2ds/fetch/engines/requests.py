@@ -38,9 +38,9 @@ from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
 from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
-from any2ds.fetch.policy.rules import PROXIED, is_for_any_host, opted_out, product_of, refuses
+from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import normalize, origin, scheme_of
+from any2ds.fetch.urls import normalize, origin, parts, scheme_of
 
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
@@ -182,12 +182,15 @@ class RequestsClient:
         self.transfer.stage = "waiting for the answer"
         self.transfer.watch(connection)
         if not through_proxy:
-            address = connection.getpeername()[0]
-            self._addresses.append(address)
-            options = self._options
-            first, last = self._addresses[0], self._addresses[-1]
-            if reason := refuses(first, last, options.block_private_addresses, options.allow_link_local):
-                raise Refused("blocked_address", f"{address} {reason}")
+            self._judge(connection.getpeername()[0])
+
+    def _judge(self, address: str) -> None:
+        """Raises Refused if `address` may not be asked, and notes it."""
+        self._addresses.append(address)
+        options = self._options
+        first = self._addresses[0]
+        if reason := refuses(first, address, options.block_private_addresses, options.allow_link_local):
+            raise Refused("blocked_address", f"{address} {reason}")
 
     def _ask(self, first: str, url: str, led: str | None, transfer: ThreadTransfer) -> Answer | Failure | str:
         """One request: the answer, or where it redirects to."""
@@ -210,7 +213,10 @@ class RequestsClient:
         if self._proxies_in_environment and not proxies:
             proxies = get_environ_proxies(url)
         if proxies and select_proxy(url, proxies):
-            self._addresses.append(PROXIED)
+            if (address := address_of(parts(url)[2])) is not None:
+                self._judge(address)
+            else:
+                self._addresses.append(PROXIED)  # which resolves the name
         headers: dict[str, Any] = {}
         auth = get_auth_from_url(url)
         if url != first:

@@ -27,7 +27,9 @@ _KEPT_FOR = 24 * 3600.0  # seconds, as the RFC asks
 _UNREACHABLE_FOR = 600.0  # seconds until a robots.txt that could not be fetched is requested once more
 _MOST_ORIGINS = 50_000  # remembered; about 300 bytes each, if there are no rules
 _MOST_BYTES = 64 << 20  # of all rules that are remembered
-_MOST_WILDCARDS = 1000  # rules with wildcards that count, the first ones of a file: each is compared with each URL
+_MOST_RULES = 20_000  # that count, the first ones of a file: what it takes to parse them stops all transfers
+_MOST_WILDCARDS = 1000  # of these with wildcards: each is compared with each URL
+_MOST_PARTS = 4000  # between the wildcards of these rules, together
 _MOST_COMPARED = 1 << 20  # characters of a path, times rules; of a path of more than 1,000, fewer rules count
 _RULE_BYTES = 200  # what one rule takes, besides its text
 
@@ -101,13 +103,14 @@ def parse(content: bytes, product: str) -> Rules:
             token = re.split(r"[\s/]", value, maxsplit=1)[0].lower()
             group = ours if token == product else everybodys if token == "*" else None
             named = named or group is ours
-            if group is not None:
+            if group is not None and not any(group is each for each in collecting):  # a name may come twice
                 collecting.append(group)
         elif field in _OF_A_GROUP:
             agents_end = True
             if value:
                 for group in collecting:
-                    group.append((field, value))
+                    if len(group) < _MOST_RULES:
+                        group.append((field, value))
     return _rules(ours if named else everybodys)
 
 
@@ -163,6 +166,7 @@ class Rules:
         self._special: list[tuple[int, str, tuple[str, ...], bool]] = []  # score, longest part, parts, up to the end
         self.size = 0  # bytes of memory, roughly
         special: set[tuple[int, str, tuple[str, ...], bool]] = set()
+        parts_left = _MOST_PARTS
         for pattern, allows in patterns:
             ends = pattern.endswith("$")
             is_plain = not ends and "*" not in pattern[:-1]
@@ -170,6 +174,8 @@ class Rules:
                 continue
             # Before anything is decoded: an encoded asterisk is a character like others.
             texts = re.sub(r"\*+", "*", pattern[:-1] if ends else pattern).split("*")
+            if not is_plain and len(texts) > parts_left:
+                continue
             seen_query = False
             parts = []
             for text in texts:
@@ -180,6 +186,7 @@ class Rules:
                 self._plain[parts[0]] = max(score, self._plain.get(parts[0], 0))
             else:
                 special.add((score, max(parts, key=len), tuple(parts), ends))
+                parts_left -= len(parts)
             self.size += len(pattern) + _RULE_BYTES
         self._special = sorted(special, reverse=True)
         self._lengths = tuple(sorted({len(text) for text in self._plain}, reverse=True))

@@ -22,7 +22,7 @@ from pathlib import Path
 import orjson
 
 from any2ds.core.layout import STATE_FOLDER
-from any2ds.storage.disk.private import named_for_user, private_folder, private_folders
+from any2ds.storage.disk.private import is_private, named_for_user, private_folder, private_folders
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.owner import Owner as Owner
 
@@ -87,7 +87,12 @@ def staging(root: Path, output: str = "", member: str = "") -> Iterator[Path]:
             else:
                 root.mkdir(parents=True, exist_ok=True)
             folder = root / _new_name()
-            lock = _mark(folder, tenant)
+            lock = _occupy(folder, tenant)
+            # As long as the root was empty, others of ours might remove it, and another user take its name.
+            if lock is not None and _is_shared(wanted) and not is_private(root):
+                folder.rmdir()
+                with lock:
+                    lock = None
             if lock is not None:
                 break
         # Others may just be removing the empty root, also while `mkdir` looks what it is that is there already.
@@ -96,7 +101,6 @@ def staging(root: Path, output: str = "", member: str = "") -> Iterator[Path]:
                 raise
     try:
         with lock:
-            folder.mkdir(mode=0o700)
             try:
                 yield folder
             finally:
@@ -178,10 +182,22 @@ def _unlocked(path: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
+def _occupy(folder: Path, tenant: Tenant) -> contextlib.AbstractContextManager[object] | None:
+    """Make `folder` and the lock file beside it; None if it was taken for a dead one by who sweeps at this moment."""
+    lock = _mark(folder, tenant)
+    if lock is not None:
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:
+            with lock:
+                raise
+    return lock
+
+
 def _mark(folder: Path, tenant: Tenant) -> contextlib.AbstractContextManager[object] | None:
     path = _lock_path(folder)
     try:
-        return FileLock.take(path, tenant.to_bytes())  # None: taken for a dead one by who sweeps at this moment
+        return FileLock.take(path, tenant.to_bytes())
     except NoLocks:
         with contextlib.suppress(OSError):
             path.write_bytes(tenant.to_bytes())

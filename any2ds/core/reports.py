@@ -219,9 +219,10 @@ class RunReport(RowCounts):
 
     @property
     def nothing_stored(self) -> str:
-        """Why rows were tried and none was stored; empty if one was, or if none was tried but duplicates."""
+        """Why rows were tried and none was stored; empty if one was, perhaps by an earlier run, or if none was tried but
+        duplicates."""
         tried = {code: rows for code, rows in in_order(self.status_dict) if code != DUPLICATE}
-        if self.successes or not tried:
+        if self.successes or self.skipped_shards or not tried:
             return ""
         code, count = next(iter(tried.items()))
         if len(tried) > 1:

@@ -197,3 +197,12 @@ class TestExitCode:
         run([server.url("gone.jpg")], tmp_path / "out")
         assert retry(tmp_path / "out", codes="all", quiet=True, distributor="inline").successes == 0
         assert any2ds("retry", tmp_path / "out", "--codes=all").returncode == 0
+
+
+def test_rows_that_all_fail_behind_stored_ones_are_not_nothing(server: Server, tmp_path: Path) -> None:
+    urls = tmp_path / "urls.txt"
+    urls.write_text(server.url("a.jpg") + "\n")
+    options = [urls, tmp_path / "out", "--number_sample_per_shard=1"]
+    assert any2ds(*options).returncode == 0
+    urls.write_text(urls.read_text() + server.url("gone.jpg") + "\n")
+    assert any2ds(*options).returncode == 0

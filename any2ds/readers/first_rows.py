@@ -18,7 +18,9 @@ _URL = r"^\s*[A-Za-z][A-Za-z0-9+.-]*:(?:[/\\]|data:)|^\s*data:"
 # A file, a comma and words. URLs may have commas and blanks in them, but then the file comes last.
 _FILE_AND_WORDS = re.compile(r"\w+://[^,\t?]*\.\w{2,5}\s*,[^/]*\s[^/]*")
 _ENDS_AS_FILE = re.compile(r"\.\w{2,5}$")
-_COLUMNS_FROM = 0.9  # of the first lines: with fewer, some lines of a good list are odd
+# Of the first lines: with fewer, some lines of a good list are odd. Commas belong to many URLs, tabs to none.
+_COLUMNS_FROM = {",": 0.9, "\t": 0.1}
+_ONE_A_LINE = "a txt holds one URL a line: keep the first URL of each line, and leave out lines that are none"
 
 
 def has_url(rows: pa.RecordBatch, columns: Sequence[str]) -> bool:
@@ -45,7 +47,8 @@ def refuse_columns(lines: Sequence[str], source: str) -> None:
     """Raises InputError if the first `lines` of a txt have further columns behind or before their URLs: the servers
     would be asked for URLs with captions in them."""
     if advice := _format_advice(lines):
-        raise InputError(f"{source}: its lines have several columns ({excerpt(lines[0])!r}); {advice}")
+        example = next((line for line in lines if "\t" in line), lines[0])
+        raise InputError(f"{source}: its lines have several columns ({excerpt(example)!r}); {advice}")
 
 
 def _format_advice(lines: Sequence[str]) -> str:
@@ -55,10 +58,12 @@ def _format_advice(lines: Sequence[str]) -> str:
         is_header = len(names) > 1 and any(map(is_word_for_urls, names))
         is_certain = separator == "\t" or is_header
         rows = [line for line in lines if separator in line and (is_certain or _has_further_columns(line))]
-        if len(rows) < _COLUMNS_FROM * max(1, len(lines)):
+        if len(rows) < _COLUMNS_FROM[separator] * max(1, len(lines)) or not rows:
             continue
+        if separator == "\t" and all("://" in value for line in rows for value in line.split("\t")):
+            return _ONE_A_LINE  # aria2 takes such lists, with mirrors
         header, *others = (line.split(separator) for line in lines)
-        if re.search("://", lines[0]):
+        if "://" in lines[0] or len(header) == 1:
             return f"put a line with the names of the columns in front, and read it with --input_format={format}"
         column = next((n for n, value in enumerate(others[0] if others else ()) if "://" in value), None)
         is_other = column is not None and column < len(header) and header[column].strip() != "url"

@@ -149,8 +149,22 @@ class TestTextWithColumns:
 
     def test_a_single_line_with_a_tab_is_a_row_as_any_other(self, server: Server, tmp_path: Path) -> None:
         path = tmp_path / "list.txt"
-        path.write_text("\n".join([f"{server.url('a.jpg')}\tx", *[server.url("b.jpg")] * 9]))
-        assert run(path, tmp_path / "out").successes == 9
+        path.write_text("\n".join([f"{server.url('a.jpg')}\tx", *[server.url("b.jpg")] * 19]))
+        assert run(path, tmp_path / "out").successes == 19
+
+    def test_captions_that_some_lines_lack(self, server: Server, tmp_path: Path) -> None:
+        captions = [*["a private caption"] * 5, ""] * 10
+        for lines in (captions, ["", *captions], [*["a private caption"], *[""] * 9]):
+            path = tmp_path / "list.txt"
+            path.write_text("".join(f"{server.url('a.jpg')}\t{caption}\n" for caption in lines))
+            assert "its lines have several columns" in refused(server, path)
+
+    def test_mirrors_and_options_as_aria2_takes_them(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text(f"{server.url('a.jpg')}\t{server.url('b.jpg')}\n  out=a.jpg\n  dir=pictures\n" * 3)
+        assert refused(server, path).endswith(
+            "a txt holds one URL a line: keep the first URL of each line, and leave out lines that are none"
+        )
 
     @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r", "\r\r\n"])
     def test_every_line_end_ends_a_line(self, server: Server, tmp_path: Path, end: str) -> None:

@@ -515,6 +515,7 @@ class _Arguments:
 
     def _positional(self, argument: str, given: Mapping[str, str]) -> str:
         """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
+        from any2ds.config.commands import FIRST_WORDS
         from any2ds.config.parsers import split_format
         from any2ds.core.errors import OptionError
         from any2ds.core.plugins import exists
@@ -527,6 +528,8 @@ class _Arguments:
         if place == "url_list":
             if not (_is_no_path(argument) and (hint := _nearest_word(argument))):
                 return place
+            if argument in FIRST_WORDS:
+                hint = f"a command comes first: any2ds {argument} ..."
         elif place == "output_folder" and "url_list" in self._command.positional:
             suffix = os.path.basename(argument).partition(".")[2]
             if not os.path.isfile(argument) and not exists("readers", split_format(suffix)[0]):

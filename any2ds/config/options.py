@@ -63,6 +63,7 @@ from any2ds.config.parsers import (
     parse_field,
     part,
     path,
+    pause,
     proxy,
     required_members,
     seconds,
@@ -321,7 +322,7 @@ class FetchOptions:
         None,
         "grows with the size: timeout and a second for each 8 KiB received",
     )
-    outage_patience: float = option("seconds to wait when no host answers, before the run ends", seconds, 600.0)
+    outage_patience: float = option("seconds to wait when no host answers, before the run ends", pause, 600.0)
     retries: int = option("further attempts after a transient failure", integer(0, 100), 0)
     connect_timeout: float = option(
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
@@ -337,9 +338,9 @@ class FetchOptions:
         "adapted to each host",
     )
     host_delay: float = option(
-        "minimum seconds between two transfers to one host, of all processes and machines together", seconds, 0.0
+        "minimum seconds between two transfers to one host, of all processes and machines together", pause, 0.0
     )
-    max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
+    max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", pause, 120.0)
     watchdog_timeout: float | None = option(
         "seconds without any progress, after which rows fail; 0 for never",
         optional(seconds),

@@ -31,6 +31,7 @@ P = TypeVar("P", bound=Parser)
 # The largest values of options that have no limit of their own. They stay exact as a float, and the next users of a
 # value can carry it and multiply it: Arrow's int64, libcurl's long, time.
 _LARGEST_COUNT = 10**15
+_LONGEST_PAUSE = 86_400  # seconds
 _LARGEST_NUMBER = 1e9
 _LARGEST_SIZE = 2**50  # 1 PiB
 _MOST_SHOWN = 300  # characters of a value in a message
@@ -167,6 +168,14 @@ def seconds(value: Any) -> float:
         return float(number(0)(value))
     except ValueError:
         raise ValueError("a number of seconds below 1,000,000,000; 0 for no limit") from None
+
+
+def pause(value: Any) -> float:
+    """Seconds that a run waits: with more than a day it would not come to its end."""
+    try:
+        return float(number(0, _LONGEST_PAUSE)(value))
+    except ValueError:
+        raise ValueError(f"a number of seconds, at most {_LONGEST_PAUSE:,} (a day)") from None
 
 
 def optional_limit(parse: Parser) -> Parser:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from any2ds.core.signatures import type_by_signature
+from any2ds.core.signatures import type_by_signature, types_by_ext
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
@@ -73,6 +73,8 @@ _PREFERRED = {
     "audio/eac3": "eac3",
 }
 _TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
+# Of files that are known by their first bytes, and by no name that Python knows.
+_FURTHER_TYPES = {**types_by_ext(), "flac": "audio/flac"}
 _BOM = codecs.BOM_UTF8
 _CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffe\uffff]")  # that no text contains
 _WIDE = (
@@ -232,7 +234,8 @@ def _tail(body: Body | StoredBody, size: int) -> bytes:
 def type_of_name(name: str) -> str | None:
     """The media type that the end of a file's name stands for."""
     ext = PurePosixPath(name.replace("\\", "/")).suffix.lower()
-    return _TYPES_BY_EXT.get(ext[1:]) or _built_in_types().types_map[True].get(ext)
+    found = _TYPES_BY_EXT.get(ext[1:]) or _built_in_types().types_map[True].get(ext)
+    return found or _FURTHER_TYPES.get(ext[1:])
 
 
 @lru_cache(maxsize=4096)

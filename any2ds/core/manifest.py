@@ -181,6 +181,15 @@ class Manifest:
         """The options that asked for a step, maybe with their default values."""
         return frozenset(name for step in self.steps for name in step.asked)
 
+    @property
+    def end(self) -> int | None:
+        """The number behind the last shard that runs may have begun; None if a run is to come to the end of the list.
+
+        That is recorded before a run begins a shard behind it.
+        """
+        last = self.lists[-1]
+        return None if last.limit is not None else last.end  # a run without the limit may have gone further
+
     def with_list(self, segment: Segment) -> Manifest:
         """The same with `segment` in the place of the list that begins at the same shard, or at the end."""
         others = [other for other in self.lists if other.first_shard != segment.first_shard]

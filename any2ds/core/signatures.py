@@ -207,3 +207,8 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb".{4}ftyp(?:avis|mif1|msf1).{4}", partial(_has_brand, {b"avis"}), "image/avif", "avif"),
     (rb".{4}ftyp(?:iso[2-9]|dash|f4v |avc1|cmf[cs2]|M4V[HP]|mp71|MSNV).{4}", None, "video/mp4", "mp4"),
 )
+
+
+def types_by_ext() -> dict[str, str]:
+    """Extension -> media type; the first one of several."""
+    return {ext: media_type for *_, media_type, ext in reversed(_TYPES)}

@@ -36,8 +36,8 @@ class Reader(Protocol):
     """Reads one url list. With `seekable`, `stream` must be able to seek (a footer at the end).
 
     Optional: `rows`, the number of rows, and `names`, those of all columns of the list, both known with the first
-    batch; `replaced`, the first row with bytes that are not UTF-8; `row_groups(stream, columns)`, so that a list is
-    shuffled over all row groups, see parquet.
+    batch; `altered`, column -> why values became null; `replaced`, the first row with bytes that are not UTF-8;
+    `row_groups(stream, columns)`, so that a list is shuffled over all row groups, see parquet.
     """
 
     seekable: ClassVar[bool]

@@ -30,8 +30,8 @@ from any2ds.readers.columns import (
     wanted_columns,
 )
 from any2ds.readers.contract import Columns
-from any2ds.readers.first_rows import LOOKED_AT, has_url, no_urls, refuse_columns
-from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
+from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
+from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.storage.folders import InputFile, stamps
 from any2ds.storage.stores import Stores
@@ -105,6 +105,7 @@ class Source:
         self._seed, self._limit = None if self.is_in_order else options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
         self._has_warned = False  # of replaced bytes
+        self._warned_of: set[str] = set()  # columns with values that became null
         self._rows = self._read()
         # Read to see whether there are any; None once `batches` has begun.
         self.first_rows = next(self._rows, None)
@@ -149,9 +150,22 @@ class Source:
                 batches += more
             elif rows >= LOOKED_AT or all(isinstance(part, File) for part in self._inputs):
                 urls = [url for batch in batches for url in batch["url"].to_pylist()][:wanted]
-                raise no_urls(urls, part.description, None if is_txt else part.extent.names)
+                names = None if is_txt else part.extent.names
+                raise no_urls(urls, part.description, names, self._columns.url, self._column_with_urls(part))
             else:  # a few rows from Python, which fail as rows do
                 return
+
+    def _column_with_urls(self, part: Input) -> str | None:
+        """A column of a file that has URLs, in place of the one that has none."""
+        if not isinstance(part, File) or part.is_used_up or len(part.extent.names) < 2:
+            return None
+        first, *others = part.extent.names
+        again = dataclasses.replace(part, extent=Extent())
+        try:
+            with closing(again.batches(Columns(first, None, tuple(others)), None)) as batches:
+                return column_with_urls(next(batches))
+        except (InputError, ReadError, StopIteration):
+            return None
 
     def _look_ahead(self) -> list[pa.RecordBatch]:
         """The next rows, which `batches` gives once more; none at the end."""
@@ -323,6 +337,7 @@ class Source:
                 with closing(part.batches(self._columns, self._schema_in_list())) as batches:
                     for batch in self._typed(batches, self._place(part)):
                         self._warn_of_replaced(part)
+                        self._warn_of_altered(part)
                         yield batch
                         used += batch.num_rows
                 if used:
@@ -348,6 +363,12 @@ class Source:
                 redacted(part.name),
                 part.extent.replaced,
             )
+
+    def _warn_of_altered(self, part: Input) -> None:
+        for column in part.extent.altered.keys() - self._warned_of:
+            self._warned_of.add(column)
+            why = part.extent.altered[column]
+            log.warning("%s: %s. Rows with such a value have none in that column.", redacted(part.name), why)
 
     def _schema_in_list(self) -> pa.Schema | None:
         if self._schema is None:

@@ -169,6 +169,8 @@ REFUSED = [
     (["version"], "did you mean --version?"),
     (["fetch", "urls.txt"], "unexpected 'fetch': did you mean download?"),
     (["check", "out"], "unexpected 'check': did you mean verify?"),
+    (["--", "verify", "out"], "unexpected 'verify': a command comes first: any2ds verify ..."),
+    (["--quiet", "verify", "out"], "unexpected 'verify': a command comes first: any2ds verify ..."),
     (["frobnicate", "urls.txt"], "'frobnicate' is no command, and there is no such file"),
     (["report", "out", "--output_file=page.html"], "did you mean output?"),
     (["report", "out", "--html"], "did you mean format=html?"),

@@ -73,6 +73,15 @@ def test_every_number_has_a_range_that_its_users_can_carry(name: str) -> None:
         assert isinstance(taken(name, value), OptionError), value
 
 
+@pytest.mark.parametrize("name", ["host_delay", "max_retry_after", "outage_patience"])
+def test_a_run_waits_for_a_day_at_most(name: str) -> None:
+    assert taken(name, "86400") == 86_400
+    for value in ("86401", "1e9"):
+        found = taken(name, value)
+        assert isinstance(found, OptionError)
+        assert "a number of seconds, at most 86,400 (a day)" in str(found)
+
+
 def written(folder: Path, content: Any, dump: Callable[[Any], str] = str) -> dict[str, Any]:
     """The options that a run takes from a config file with this content."""
     (folder / "run.yaml").write_text(dump(content))

@@ -78,14 +78,32 @@ def test_a_declared_type_holds_whatever_is_typed(tmp_path: Path) -> None:
     assert read(tmp_path, ["1", "2"], column_types={"id": "string"}) == (pa.string(), ["1", "2"], [])
 
 
-def test_a_later_value_that_would_be_altered_is_a_bad_row(tmp_path: Path) -> None:
+def test_a_later_integer_that_would_be_altered_is_null(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In a later block of a file, and in a later file: what was written already has the type of the first rows."""
     many = [f"{n}" for n in range(1, 200_000)]
-    for files in ([[*many, "007"]], [["1", "2"], ["007"]]):
-        type, values, (reason,) = read(tmp_path, *files)
-        assert (type, values[-1], None in values[:-1]) == (pa.int64(), None, False)
-        assert "'007' would not be kept as it is written in int64, the type of the first rows" in reason
-        assert reason.endswith("--column_types=id:string keeps it")
+    for files, nulls in (([[*many, "007"]], [-1]), ([["1", "2"], ["007"], ["3", "008"]], [2, 4])):
+        caplog.clear()
+        type, values, reasons = read(tmp_path, *files)
+        expected: list[int | None] = [int(value) for file in files for value in file]
+        for row in nulls:
+            expected[row] = None
+        assert (type, values, reasons) == (pa.int64(), expected, [])
+        (warning,) = caplog.messages
+        assert "column 'id': '007' would not be kept as it is written in int64, the type of the first rows" in warning
+        assert "--column_types=id:string keeps it" in warning
+
+
+def test_a_later_float_in_another_notation_keeps_its_value(tmp_path: Path) -> None:
+    many = [f"{n}.5" for n in range(300_000)]
+    for files in ([[*many, "0.50", "1E-5", ".5"]], [["0.1"], ["0.50", "1E-5", ".5"]]):
+        type, values, reasons = read(tmp_path, *files)
+        assert (type, values[-3:], reasons) == (pa.float64(), [0.5, 1e-5, 0.5], [])
+
+
+def test_a_later_date_or_boolean_in_another_notation_is_a_bad_row(tmp_path: Path) -> None:
+    type, values, (reason,) = read(tmp_path, ["true"], ["TRUE", "TRUE", "false"])
+    assert (type, values) == (pa.bool_(), [True, True, True, None])
+    assert "'false' would not be kept as it is written in bool, the type of the first rows" in reason
     assert read(tmp_path, ["true"], ["TRUE", "FALSE"])[1] == [True, True, False]
 
 

@@ -64,7 +64,7 @@ class TestFirstRows:
         words = refused(server, path, url_col="text")
         rows = "the first row is no URL" if count == 1 else f"none of the first {min(count, 1000):,} rows is a URL"
         assert f"{rows} such as https://host/a.jpg, but 'Photo: a dog 0'; " in words
-        assert words.endswith("name the column of the URLs with url_col=link")
+        assert words.endswith("the column 'link' has some: url_col=link")
         assert run(path, tmp_path / "out", url_col="link", limit=3).successes == min(count, 3)
 
     def test_one_url_among_them_is_enough(self, server: Server, tmp_path: Path) -> None:
@@ -94,7 +94,31 @@ class TestFirstRows:
 
     def test_paths_are_told_how_to_be_written(self, server: Server, tmp_path: Path) -> None:
         (tmp_path / "list.txt").write_text("/data/a.wav\n/data/b.wav\n")
-        assert "a path of this machine is written file:///" in refused(server, tmp_path / "list.txt")
+        words = refused(server, tmp_path / "list.txt")
+        assert "a path of this machine is written file:///folder/a.jpg, and read with allow_schemes=file" in words
+
+    @pytest.mark.parametrize("text", ["www.example.com/a.jpg", "//example.com/a.jpg", "cdn.example.com/a.jpg"])
+    def test_urls_without_a_scheme(self, server: Server, tmp_path: Path, text: str) -> None:
+        (tmp_path / "list.txt").write_text(f"{text}\n")
+        assert refused(server, tmp_path / "list.txt").endswith("; https:// is missing in front")
+        (tmp_path / "list.csv").write_text(f"url,n\n{text},1\n")
+        assert refused(server, tmp_path / "list.csv").endswith("; https:// is missing in front")
+
+    @pytest.mark.parametrize("format", ["csv", "parquet", "jsonl"])
+    def test_the_column_that_has_urls_is_named(self, server: Server, tmp_path: Path, format: str) -> None:
+        path = tmp_path / f"list.{format}"
+        for place, advice in (
+            (server.url("a.jpg"), "the column 'place' has some: url_col=place"),
+            ("here", "the column 'url' holds none; name the column of the URLs with url_col=..."),
+        ):
+            table = pd.DataFrame({"url": ["1", "2"], "n": [1, 2], "place": [place, place]})
+            if format == "csv":
+                table.to_csv(path, index=False)
+            elif format == "parquet":
+                table.to_parquet(path)
+            else:
+                table.to_json(path, orient="records", lines=True)
+            assert refused(server, path).endswith(advice)
 
 
 def refused_anyway(path: Path) -> str:
@@ -149,8 +173,22 @@ class TestTextWithColumns:
 
     def test_a_single_line_with_a_tab_is_a_row_as_any_other(self, server: Server, tmp_path: Path) -> None:
         path = tmp_path / "list.txt"
-        path.write_text("\n".join([f"{server.url('a.jpg')}\tx", *[server.url("b.jpg")] * 9]))
-        assert run(path, tmp_path / "out").successes == 9
+        path.write_text("\n".join([f"{server.url('a.jpg')}\tx", *[server.url("b.jpg")] * 19]))
+        assert run(path, tmp_path / "out").successes == 19
+
+    def test_captions_that_some_lines_lack(self, server: Server, tmp_path: Path) -> None:
+        captions = [*["a private caption"] * 5, ""] * 10
+        for lines in (captions, ["", *captions], [*["a private caption"], *[""] * 9]):
+            path = tmp_path / "list.txt"
+            path.write_text("".join(f"{server.url('a.jpg')}\t{caption}\n" for caption in lines))
+            assert "its lines have several columns" in refused(server, path)
+
+    def test_mirrors_and_options_as_aria2_takes_them(self, server: Server, tmp_path: Path) -> None:
+        path = tmp_path / "list.txt"
+        path.write_text(f"{server.url('a.jpg')}\t{server.url('b.jpg')}\n  out=a.jpg\n  dir=pictures\n" * 3)
+        assert refused(server, path).endswith(
+            "a txt holds one URL a line: keep the first URL of each line, and leave out lines that are none"
+        )
 
     @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r", "\r\r\n"])
     def test_every_line_end_ends_a_line(self, server: Server, tmp_path: Path, end: str) -> None:

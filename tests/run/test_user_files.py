@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,3 +249,67 @@ class TestOtherFiles:
         assert "holds 00000.csv, which any2ds did not write" in words
         run(urls(1), out, incremental_mode="overwrite")
         assert (out / "00000.csv").read_text() == urls("mine")[0]
+
+    @pytest.mark.parametrize(
+        ("name", "mode"),
+        [
+            ("00001.tar", "incremental"),
+            ("00001.tar", "extend"),
+            ("00001.parquet", "extend"),
+            ("00005.parquet", "extend"),
+            ("00005.parquet", "overwrite"),
+        ],
+    )
+    def test_they_lie_behind_the_shards_of_a_dataset(self, tmp_path: Path, name: str, mode: str) -> None:
+        out = tmp_path / "out"
+        run(text_list(tmp_path / "a.txt", *range(2)), out)
+        text_list(out / name, "mine")
+        for grown in (tmp_path / "a.txt", tmp_path / "b.txt"):
+            if grown.stem == "b" and mode == "incremental":
+                continue
+            text_list(grown, *range(6))
+            words = refused(tmp_path, grown, out, incremental_mode=mode)
+            assert f"holds {name}, which any2ds did not write and would write over: nothing was changed" in words
+
+    @pytest.mark.parametrize("mode", ["incremental", "extend", "overwrite"])
+    def test_a_run_of_more_rows_that_is_killed_at_any_step_goes_on(self, tmp_path: Path, mode: str) -> None:
+        path = text_list(tmp_path / "a.txt", *range(2))
+        for step in range(1, 26, 3):
+            run(path, tmp_path / str(step))
+        name, first = ("a.txt", 0) if mode == "incremental" else ("b.txt", 10)
+        path = text_list(tmp_path / name, *range(first, first + 6))
+        subprocess.run([sys.executable, "-c", DYING, str(path), str(tmp_path), mode], check=True)
+        for step in range(1, 26, 3):
+            out = tmp_path / str(step)
+            run(path, out, incremental_mode=mode)
+            assert len(list(out.glob("*_stats.json"))) == (4 if mode == "extend" else 3)
+
+
+DYING = """
+import os, sys
+import any2ds
+
+path, root, mode = sys.argv[1:]
+
+def die_at(step):
+    def look(event, arguments):
+        nonlocal step
+        if event in ("os.rename", "os.remove"):
+            step -= 1
+            if not step:
+                os.kill(os.getpid(), 9)
+    sys.addaudithook(look)
+
+ends = []
+for step in range(1, 26, 3):
+    child = os.fork()
+    if not child:
+        die_at(step)
+        any2ds.download(
+            path, f"{root}/{step}", output_format="webdataset", number_sample_per_shard=2, incremental_mode=mode,
+            distributor="inline", quiet=True,
+        )
+        os._exit(0)
+    ends.append(os.waitpid(child, 0)[1])
+assert {*ends} >= {9}, ends
+"""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ class Separated:
     seekable: ClassVar[bool] = False
     delimiter: ClassVar[str]
     replaced: str | None = None  # the first row with bytes that are not UTF-8 and became U+FFFD
+    altered: Mapping[str, str] = MappingProxyType({})  # column of integers with a value that became null -> why
     names: Sequence[str] = ()  # of the columns, once the header is read
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -54,6 +56,7 @@ class Separated:
         types = _Types(columns, schema)
         leading = Leading()
         used = 1
+        self.altered = types.altered
         for rows, reasons in table.parsed(chain([rest], pieces)):
             if not rows.num_rows and not reasons:
                 continue
@@ -356,6 +359,7 @@ class _Types:
         self._declared = {name: columns.types[name] for name in self._others if name in columns.types}
         self._types = None if schema is None else {name: schema.field(name).type for name in self._others}
         self._notations: dict[str, str] = {}  # column -> the pattern that its values follow
+        self.altered: dict[str, str] = {}  # column of integers with a value that became null -> why
 
     @property
     def are_known(self) -> bool:
@@ -386,8 +390,13 @@ class _Types:
                 converted = _converted(_without(wrong, texts_of_it), type)
             for row in sorted(wrong):
                 misfits.setdefault(row, misfit(name, type, texts_of_it[row].as_py(), name in self._declared))
-            for row in sorted(self._altered(name, texts_of_it, type) - wrong):
-                misfits.setdefault(row, altered(name, type, texts_of_it[row].as_py()))
+            if later := self._altered(name, texts_of_it, type) - wrong:
+                if pa.types.is_integer(type):
+                    self.altered.setdefault(name, altered(name, type, texts_of_it[min(later)].as_py()))
+                    converted = _without(later, converted)
+                elif not pa.types.is_floating(type):  # a float is the same number in any notation
+                    for row in later:
+                        misfits.setdefault(row, altered(name, type, texts_of_it[row].as_py()))
             arrays.append(converted)
         return pa.record_batch(arrays, names=texts.schema.names), misfits
 
@@ -401,7 +410,7 @@ class _Types:
         return _altered(texts, type, notation)
 
 
-def _without(rows: set[int], texts: pa.Array) -> pa.Array:
+def _without(rows: set[int], values: pa.Array) -> pa.Array:
     if not rows:
-        return texts
-    return pc.if_else(pa.array([row in rows for row in range(len(texts))], pa.bool_()), None, texts)
+        return values
+    return pc.if_else(pa.array([row in rows for row in range(len(values))], pa.bool_()), None, values)

@@ -92,7 +92,8 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     now = _manifest_of(config, source)
     own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
     completes_other_tool = before is None and bool(layout.finished_shards(names))
-    refuse_users_files(output, new.of_all.intersection(names) if completes_other_tool else names, own, new)
+    end = before.end if before is not None else None
+    refuse_users_files(output, new.of_all.intersection(names) if completes_other_tool else names, own, new, end)
     if is_overwriting and names:
         if before is not None:
             output.create()

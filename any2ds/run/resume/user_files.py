@@ -66,6 +66,14 @@ class ShardNames:
         names = set(names)
         return {name for kind in self.sort(names) for name in kind} | (names & self.of_all)
 
+    def begun(self, names: Iterable[str], end: int) -> set[str]:
+        """Those of `names` that a dataset has whose shards are numbered below `end`, or have statistics."""
+        names = set(names)
+        finished = layout.finished_shards(names)
+        of_all = names & self.of_all
+        numbers = {name: int(re.split(r"\D", name, maxsplit=1)[0]) for name in self.among(names) - of_all}
+        return {name for name, shard_id in numbers.items() if shard_id < end or shard_id in finished} | of_all
+
     def of_shard(self, shard_id: int) -> list[str]:
         """All names of the files of a shard."""
         ends = [*self.ends, "" if self.extension == "" else f".{self.extension or 'parquet'}", "_stats.json"]
@@ -127,12 +135,19 @@ def _matches(path: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-def refuse_users_files(output: OutputFolder, names: Iterable[str], own: ShardNames | None, new: ShardNames) -> None:
+def refuse_users_files(
+    output: OutputFolder, names: Iterable[str], own: ShardNames | None, new: ShardNames, end: int | None = None
+) -> None:
     """Raises OutputError if a file among `names` has the name of a `new` shard, and belongs to no shard of the dataset
-    that is there, whose shards have the names `own`."""
-    if own == new:
-        return
-    users = new.among(names) - (own.among(names) if own is not None else set())
+    that is there, whose shards have the names `own`.
+
+    `end` is the number behind the last shard that runs have begun, as far as that is known: from there on, only shards
+    with statistics belong to the dataset. Before it, a run that was killed may have left files without any.
+    """
+    names = set(names)
+    users = new.among(names)
+    if own is not None:
+        users -= own.among(names) if end is None else own.begun(names, end)
     if users:
         shown = " and ".join(map(printable, sorted(users)[:2])) + (f" and {len(users) - 2:,} more" * (len(users) > 2))
         raise OutputError(

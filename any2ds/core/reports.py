@@ -219,8 +219,8 @@ class RunReport(RowCounts):
 
     @property
     def nothing_stored(self) -> str:
-        """Why rows were tried and none was stored; empty if one was, perhaps by an earlier run, or if none was tried but
-        duplicates."""
+        """Why rows were tried and none was stored; empty if one was, perhaps by an earlier run, or if none was tried
+        but duplicates."""
         tried = {code: rows for code, rows in in_order(self.status_dict) if code != DUPLICATE}
         if self.successes or self.skipped_shards or not tried:
             return ""

@@ -449,7 +449,9 @@ class TestOverwrite:
         strangers = ("notes.txt", "1.parquet", "000000.parquet", "00000.tar", "x/00000.parquet", "00000_stats.json.bak")
         for name in strangers:
             put(out / name, ["mine"])
-        (out / "00009.parquet").write_text("left by a run that died")
+        last = max(out.glob("*_stats.json"))  # as if a run had died before it
+        last.with_name(last.name.replace("_stats.json", ".parquet")).write_text("half")
+        last.unlink()
         go(urls("x"), incremental_mode="overwrite", number_sample_per_shard=5)
         assert content(out).keys() == {*strangers, "00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
         assert pq.read_table(out / "00000.parquet")["url"].to_pylist() == urls("x")

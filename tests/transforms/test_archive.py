@@ -152,7 +152,7 @@ def test_every_file_of_an_archive_is_a_sample_recognised_by_its_bytes(unpacked: 
 
 def test_a_name_that_two_kinds_of_files_have_makes_text_no_video(unpacked: Unpacked) -> None:
     (row,) = unpacked({"sources.zip": zipped({"src/app.ts": b"export const answer = 42;\n" * 50})}, file_size=256)
-    assert (row["status"], row["path"], row["ext"], row["mime_type"]) == ("success", "src/app.ts", "flat", None)
+    assert (row["status"], row["path"], row["ext"], row["mime_type"]) == ("success", "src/app.ts", "txt", "text/plain")
 
 
 def test_later_steps_take_what_was_in_an_archive(unpacked: Unpacked) -> None:

@@ -35,8 +35,23 @@ _LATENCY = 0.1  # seconds, a guess until something was answered
 class Allowance:
     """`size` transfers may be under way, at most `most`; below 1 with `delay` seconds between two starts."""
 
-    __slots__ = ("_answers", "_from", "_grown", "_harmless", "_held_until", "_hold", "_latency", "_limited", "_rise",
-                 "_unavailable", "_usual", "_yield", "fruitless", "most", "size")  # fmt: skip
+    __slots__ = (
+        "_answers",
+        "_from",
+        "_grown",
+        "_harmless",
+        "_held_until",
+        "_hold",
+        "_latency",
+        "_limited",
+        "_refusals",
+        "_rise",
+        "_usual",
+        "_yield",
+        "fruitless",
+        "most",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, size: float, most: float) -> None:
         self.size, self.most = min(size, most), most
@@ -109,7 +124,7 @@ class Allowance:
         if started < self._from:
             return None  # it tells of an earlier allowance
         self._limited += is_limit
-        self._unavailable += not is_limit
+        self._refusals += 1
         least = _FEW_REFUSALS if self.size <= 2 or not self._answers else _LEAST_REFUSALS
         is_proven = self._refusals >= least or (self.size <= 2 and not self._answers)
         if not (is_proven and self.refuses_much):
@@ -157,10 +172,6 @@ class Allowance:
         self._rise, self._grown = _FIRST_RISE, 0
         self._count_from(now)
 
-    @property
-    def _refusals(self) -> int:
-        return self._limited + self._unavailable
-
     def _count_from(self, now: float) -> None:
         self._from = now
-        self._answers = self._limited = self._unavailable = 0
+        self._answers = self._limited = self._refusals = 0

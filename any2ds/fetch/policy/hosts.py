@@ -27,6 +27,7 @@ FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of
 _LEAST_FIRST = 2.0  # of each of many fetchers
 _BUSY = frozenset({"http_429", "http_503"})
 TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
+_TROUBLE = _BUSY | TIMEOUTS
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
 # Rounds of nothing but 429 and 503 that make it count as down: each after the wait that it asked for, or after pauses
@@ -204,7 +205,8 @@ class Host:
     def start(self, now: float) -> None:
         self.in_flight += 1
         self._started = max(self.not_before, now)
-        if delay := self.delay:
+        if self._floor or self.allowance.size < 1:
+            delay = self.delay
             self.not_before = self._started + delay
             if self.share is not None and delay == self._floor:
                 self.shared_until = self.not_before
@@ -216,7 +218,7 @@ class Host:
             self._timeouts //= 2
             self._counted_from = now
         code = "" if isinstance(outcome, Payload) else outcome.code
-        if isinstance(outcome, Payload) or code not in _BUSY | TIMEOUTS:
+        if isinstance(outcome, Payload) or code not in _TROUBLE:
             self._silence = 0
             self._answers += 1
             self.silent = False

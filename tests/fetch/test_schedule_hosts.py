@@ -168,15 +168,15 @@ def refusing(code: str, retry_after: float | None = None) -> Failure:
     return Failure("fetch", code, retry_after=retry_after)
 
 
-def takes(rate: float, burst: float = 1.0, retry_after: float | None = None) -> Answer:
-    """A host that takes so many requests a second, and answers the others with 429."""
+def takes(rate: float, burst: float = 1.0, retry_after: float | None = None, seconds: float = 0.02) -> Answer:
+    """A host that takes so many requests a second, and answers the others with 429 after so many seconds."""
     tokens, refilled = burst, 0.0
 
     def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
         nonlocal tokens, refilled
         tokens, refilled = min(burst, tokens + (now - refilled) * rate), now
         if tokens < 1:
-            return 0.02, refusing("http_429", retry_after)
+            return seconds, refusing("http_429", retry_after)
         tokens -= 1
         return 0.05, OK
 
@@ -229,6 +229,7 @@ def test_a_few_503_among_many_answers_hardly_slow_a_host(busy: int) -> None:
             (takes(20), 300, 300 / 20),
             (takes(20, burst=20), 300, 280 / 20),
             (takes(20, burst=20), 3000, 3000 / 20),
+            (takes(20, burst=20, seconds=0.2), 300, 280 / 20),
             (takes(200, burst=200), 3000, 3000 / 200),
             (takes(20, retry_after=1.0), 300, 300 / 20),
             (takes(1), 60, 60),

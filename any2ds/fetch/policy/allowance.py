@@ -81,11 +81,6 @@ class Allowance:
         return self.size < self.most and self._harmless < float("inf")
 
     @property
-    def is_pacing(self) -> bool:
-        """Whether the host is asked less than it could be, and answers."""
-        return self.is_reduced and not self.fruitless
-
-    @property
     def refuses_much(self) -> bool:
         """Whether refusals are a good part of the answers of late."""
         limited, refused = self._limited, self._refusals

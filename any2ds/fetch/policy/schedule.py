@@ -28,9 +28,10 @@ from any2ds.fetch.urls import normalize
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
-# A 429, or a 503 with Retry-After, is repeated later and does not count as an attempt, up to the first number; to the
-# second while its host answers others at the pace that it bears; to the third if it answers nobody and names no time.
-MAX_DEFERRALS, _MAX_DEFERRALS_PACED, _MAX_DEFERRALS_SILENT = 5, 20, 2
+# A 429 or 503 with Retry-After is repeated later and does not count as an attempt, up to this number.
+MAX_DEFERRALS = 5
+# The same for a 429 that names no time: of a host that answers others, and of one that answers nobody.
+_MAX_DEFERRALS_UNASKED, _MAX_DEFERRALS_SILENT = 20, 2
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
@@ -374,10 +375,8 @@ class Schedule:
                 return False
             wait += retry_after
             host, most = attempt.host, MAX_DEFERRALS
-            if host.allowance.is_pacing:
-                most = _MAX_DEFERRALS_PACED
-            elif host.silent and failure.retry_after is None:
-                most = _MAX_DEFERRALS_SILENT
+            if failure.retry_after is None:
+                most = _MAX_DEFERRALS_SILENT if host.silent else _MAX_DEFERRALS_UNASKED
             if attempt.deferrals < most and host.down_until <= now:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:

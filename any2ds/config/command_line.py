@@ -123,7 +123,7 @@ def _access_flags(options: Mapping[str, Any], has_stores: bool) -> list[str]:
 
 
 def _access_keywords(options: Mapping[str, Any], has_stores: bool) -> list[str]:
-    """The same as keywords of a call."""
+    """Keywords of a call that stand for the flags of `_access_flags`."""
     if options.get("config"):
         return [f"config={options['config']!r}"]
     return ["storage_options=..."] if has_stores else []

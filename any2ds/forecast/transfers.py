@@ -74,7 +74,7 @@ class Sample:
 
     @property
     def hosts_not_fetched(self) -> list[str]:
-        """Those whose delay left no time for any of their rows."""
+        """Hosts whose delay left no time for any of their rows."""
         return sorted(self.left_out.keys() - {each.host for each in self.transfers})
 
     @property

@@ -112,7 +112,7 @@ class Allowance:
                     self._harmless = float("inf")
 
     def refused(self, now: float, started: float, is_limit: bool, in_flight: int) -> float | None:
-        """The same for a 429 (`is_limit`) or a 503, with so many others still under way.
+        """Count a refusal, a 429 (`is_limit`) or a 503, of a request started then; `in_flight` others are under way.
 
         None if it changes nothing; otherwise the host is asked less from now on, and not at all for so many seconds.
         """

@@ -30,7 +30,7 @@ FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
 # A 429 or 503 with Retry-After is repeated later and does not count as an attempt, up to this number.
 MAX_DEFERRALS = 5
-# The same for a 429 that names no time: of a host that answers others, and of one that answers nobody.
+# Repeats of a 429 that names no time: from a host that answers others, and from one that answers nobody.
 _MAX_DEFERRALS_UNASKED, _MAX_DEFERRALS_SILENT = 20, 2
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn

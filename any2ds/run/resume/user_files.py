@@ -62,12 +62,12 @@ class ShardNames:
         return stats, files, folders
 
     def among(self, names: Iterable[str]) -> set[str]:
-        """Those of `names` that a dataset has."""
+        """The names among `names` that a dataset has."""
         names = set(names)
         return {name for kind in self.sort(names) for name in kind} | (names & self.of_all)
 
     def begun(self, names: Iterable[str], end: int) -> set[str]:
-        """Those of `names` that a dataset has whose shards are numbered below `end`, or have statistics."""
+        """The names among `names` of shards that are numbered below `end`, or have statistics."""
         names = set(names)
         finished = layout.finished_shards(names)
         of_all = names & self.of_all

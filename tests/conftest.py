@@ -96,6 +96,14 @@ def nothing_is_concealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("any2ds.core.errors._SECRETS", set())
 
 
+@pytest.fixture(autouse=True)
+def no_play_is_left() -> Iterator[None]:
+    """The plays of a test end with it."""
+    yield
+    if (plays := sys.modules.get("tests.support.play")) is not None:
+        plays.close_all()
+
+
 @pytest.fixture
 def with_report() -> None:
     """Runs write their report."""

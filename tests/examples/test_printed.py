@@ -199,7 +199,7 @@ def _write_lists(folder: Path, server: Server) -> None:
     with gzip.open(folder / "lists" / "a.csv.gz", "wt", encoding="utf-8") as file:
         csv.writer(file).writerows([("link", "id", "licence"), *((url, 1, "CC0") for url in urls[:3])])
     (folder / "cc3m.tsv").write_text("caption\turl\n" + "".join(f"text\t{url}\n" for url in urls[:3]))
-    (folder / "sounds.csv").write_text(f"url,cuts\n{server.url('sounds/c-major.wav')},\"[[0, 0.5]]\"\n")
+    (folder / "sounds.csv").write_text(f'url,cuts\n{server.url("sounds/c-major.wav")},"[[0, 0.5]]"\n')
     (folder / "videos.csv").write_text(f"url\n{server.url('videos/zoom.mp4')}\n")
     (folder / "pages.txt").write_text(server.url("texts/bread.html") + "\n")
     (folder / "archives.txt").write_text(server.url("some.zip") + "\n")

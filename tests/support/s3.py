@@ -146,13 +146,19 @@ class Bucket:
     def recording(self) -> Iterator[list[tuple[str, str]]]:
         """Method and target of each request."""
         asked: list[tuple[str, str]] = []
-        with self.answering(lambda method, target: asked.append((method, target)) or ""):
+
+        def records(method: str, target: str) -> str:
+            asked.append((method, target))
+            return ""
+
+        with self.answering(records):
             yield asked
 
     @contextmanager
     def measuring(self) -> Iterator[Callable[[], int]]:
         """Gives how many bytes the requests since then have asked for; those for whole files count nothing."""
-        self._door.ranges = asked = []
+        asked: list[str] = []
+        self._door.ranges = asked
         pairs = (found for found in (re.fullmatch(r"bytes=(\d+)-(\d+)", each) for each in asked) if found)
         yield lambda: sum(int(pair[2]) - int(pair[1]) + 1 for pair in pairs)
 

@@ -233,9 +233,10 @@ class Play:
             system, root = self._bucket.connect(), self.out.removeprefix("s3://")
             return {name.removeprefix(f"{root}/"): system.cat_file(name) for name in system.find(root)}
         out, found = self.folder / _OUT, {}
-        for path in sorted(out.rglob("*")):
-            with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # while a command runs, files come and go
-                found[path.relative_to(out).as_posix()] = path.read_bytes()
+        for folder, _, names in os.walk(out):  # unlike rglob, it bears that a running command removes what it lists
+            for path in (Path(folder, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    found[path.relative_to(out).as_posix()] = path.read_bytes()
         return found
 
     def close(self) -> None:
@@ -395,7 +396,7 @@ class Running:
             return lambda: len(stored.shards(self._play.files())) >= int(argument)
         if wanted not in MOMENTS:
             raise ValueError(f"no moment {wanted!r}: there are request NAME, published N, {', '.join(MOMENTS)}")
-        folder, most = self._play.folder / _OUT, len(self._play.rows)
+        folder, most = self._play.folder / _OUT, len(self._play.rows)  # no run has more shards than rows
         return lambda: moment(self._before, Look.at(folder), most) == wanted
 
 

@@ -14,9 +14,8 @@ from PIL import Image
 import any2ds
 from any2ds.core.errors import UsageError
 from any2ds.recipes.registry import recipe_of
-from tests.recipes.test_stores import enter
 from tests.support.killed_builds import BEAM, HELD, ROWS, KilledBuild
-from tests.support.s3 import serve_buckets
+from tests.support.s3 import enter, serve_buckets
 
 RECIPE = """
 import apache_beam as beam

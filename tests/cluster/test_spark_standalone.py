@@ -23,11 +23,10 @@ from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server
-from tests.recipes.test_stores import enter
 from tests.support.crowd import Crowd
 from tests.support.killed_builds import HELD as HELD_IN_BUILD
 from tests.support.killed_builds import ROWS, KilledBuild
-from tests.support.s3 import serve_buckets
+from tests.support.s3 import enter, serve_buckets
 from tests.support.sparkcluster import SparkCluster, driver_environment, spark_cluster
 
 HELD = {"18.bin": ["hold"], "22.bin": ["hold"]}  # of shards 4 and 5: one of each of two tasks

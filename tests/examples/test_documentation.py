@@ -93,7 +93,3 @@ def test_each_page_of_the_guide_begins_with_what_to_type() -> None:
     for page in ROOT.glob("docs/*.md"):
         text = page.read_text(encoding="utf-8")
         assert re.match(r"# .+\n\n```(bash|python)\n", text), page.name
-
-
-def test_the_readme_is_short() -> None:
-    assert 5_000 < (ROOT / "README.md").stat().st_size < 8_192

@@ -12,7 +12,7 @@ import pytest
 import any2ds
 from any2ds.cli import run
 from any2ds.testing.server import serve
-from tests.recipes.test_build import picture
+from tests.support.flowers import picture
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 OF_BEAM = ("numbers_beam",)  # which tests/cluster runs

@@ -13,7 +13,7 @@ from PIL import Image
 import any2ds
 from any2ds import card, retry, verify
 from any2ds.testing.server import Server
-from tests.recipes.test_build import Flowers, build, one_split
+from tests.support.flowers import Flowers, build, one_split
 
 
 def pixels(image: Any) -> bytes:

@@ -1,6 +1,5 @@
 """Samples that a recipe generates become a dataset, in every format, split by split."""
 
-import io
 import json
 import os
 import pickle
@@ -14,77 +13,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from PIL import Image
 
 import any2ds
 from any2ds.cli import run
 from any2ds.core.errors import DamagedShard, OptionError, OutputError, UsageError
 from any2ds.core.layout import RECIPE_FILE, RUN_FILE
 from any2ds.writers.example_records import parse_example
-
-FORMATS = ("webdataset", "parquet", "files", "tfrecord", "arrayrecord")
-
-
-def picture(shade: int, kind: str = "png") -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 4), (shade % 256, 0, 0)).save(stream, kind)
-    return stream.getvalue()
-
-
-class Flowers(any2ds.Recipe):
-    """Photographs of flowers."""
-
-    VERSION = "1.1.0"
-    SUPPORTED_VERSIONS = ("1.0.0",)
-    CONFIGS = (
-        any2ds.RecipeConfig("small", count=25),
-        any2ds.RecipeConfig("full", count=60, description="All of them."),
-    )
-
-    def info(self) -> any2ds.Info:
-        return any2ds.Info(
-            features={
-                "image": any2ds.Image(),
-                "label": any2ds.ClassLabel(["rose", "tulip"]),
-                "caption": any2ds.Text(),
-                "box": any2ds.Tensor((None, 2), "float32"),
-                "parts": any2ds.Sequence({"name": any2ds.Text(), "size": any2ds.Scalar("int64")}),
-                "about": {"width": "int32", "is_red": bool},
-                "mask": any2ds.Image(channels=1),
-                "note": any2ds.Optional(any2ds.Text()),
-            },
-            homepage="https://example.org/flowers",
-            license="CC-BY-4.0",
-            citation="@article{flowers, title = {Flowers}, year = 2024}",
-            tags=["images", "captions"],
-            supervised_keys=("image", "label"),
-        )
-
-    def splits(self, dl: Any) -> Any:
-        return {"train": self.samples(0, self.config.count), "test": self.samples(1000, 7), "empty": iter(())}
-
-    def samples(self, first: int, count: int) -> Iterator[tuple[str, Any]]:
-        for number in range(first, first + count):
-            if number % 10 == 3:
-                self.skip(number, "corrupt")
-                continue
-            yield (
-                f"flower_{number}",
-                {
-                    "image": picture(number, "jpeg"),
-                    "label": "tulip" if number % 2 else "rose",
-                    "caption": f"flower {number}",
-                    "box": [[number, 0.5]] * (number % 3),
-                    "parts": [{"name": f"part {part}", "size": part} for part in range(number % 4)],
-                    "about": {"width": 4, "is_red": number % 2 == 0},
-                    "mask": picture(number),
-                    "note": None if number % 2 else "a note",
-                },
-            )
-
-
-def build(recipe: Any, folder: Path, **options: Any) -> any2ds.RunReport:
-    return any2ds.build(recipe, data_dir=folder, quiet=True, report=False, **options)
+from tests.support.flowers import FORMATS, Flowers, build, one_split, picture
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -213,19 +148,6 @@ def test_a_garbled_file_is_found_by_its_hash_before_it_is_decoded(tmp_path: Path
             ds[number]
         assert ds[number - 1]["image"] is not None
     assert any2ds.load("flowers", data_dir=tmp_path, check=True, columns=["label"])[number] == {"label": 1}
-
-
-def one_split(samples: Any, **features: Any) -> any2ds.Recipe:
-    class Small(any2ds.Recipe):
-        """A few samples."""
-
-        def info(self) -> any2ds.Info:
-            return any2ds.Info(features or {"text": any2ds.Text()})
-
-        def splits(self, dl: Any) -> Any:
-            return samples() if callable(samples) else samples
-
-    return Small()
 
 
 @pytest.mark.parametrize(

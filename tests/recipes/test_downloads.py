@@ -20,8 +20,8 @@ import any2ds
 from any2ds.core.errors import RunError, UsageError
 from any2ds.recipes.downloads import Checksums, DownloadOptions, Downloads
 from any2ds.testing.server import Server, serve
-from tests.recipes.test_build import build, picture
 from tests.run.reporters.conftest import Terminal, terminal
+from tests.support.flowers import build, picture
 
 __all__ = ["terminal"]
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import any2ds
 from any2ds.core.errors import UsageError
-from tests.recipes.test_build import FORMATS, build, one_split
+from tests.support.flowers import FORMATS, NESTED, SAMPLES, build, one_split
 
 
 def test_the_names_of_classes_may_be_in_a_file(tmp_path: Path) -> None:
@@ -146,49 +146,6 @@ def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
     assert '- "images"\n' in card
     assert "\n# beside\n" in card
     assert "@misc{a" in card
-
-
-NESTED: dict[str, Any] = {
-    "words": any2ds.Sequence(any2ds.Sequence(any2ds.Text()), doc="The words of each line."),
-    "deep": any2ds.Sequence(any2ds.Sequence(any2ds.Sequence("int64"))),
-    "boxes": any2ds.Sequence(any2ds.Sequence(any2ds.Tensor((2,), "float32"))),
-    "pairs": any2ds.Sequence(any2ds.Tensor((2,), "int64")),
-    "frames": any2ds.Sequence({"time": float, "objects": any2ds.Sequence({"name": str, "at": {"x": int}})}),
-    "grid": any2ds.Tensor((None, None, 2), "int16", doc="A map."),
-    "maybe": any2ds.Optional(any2ds.Tensor((None, None), bool)),
-    "large": any2ds.Scalar("uint64"),
-    "many": any2ds.Sequence("uint64"),
-    "steps": any2ds.Sequence({"action": int, "done": bool}, as_dataset=True),
-}
-SAMPLES: dict[str, dict[str, Any]] = {
-    "full": {
-        "words": [["a", "rose"], [], ["ü"]],
-        "deep": [[[1], []], [], [[2, 3], [4]]],
-        "boxes": [[[0.5, 1.0]], [], [[2.0, 3.0], [4.0, 5.0]]],
-        "pairs": [[1, 2], [3, 4]],
-        "frames": [
-            {"time": 0.5, "objects": [{"name": "cat", "at": {"x": 1}}, {"name": "dog", "at": {"x": 2}}]},
-            {"time": 1.5, "objects": []},
-        ],
-        "grid": np.arange(12, dtype=np.int16).reshape(2, 3, 2),
-        "maybe": [[True, False]],
-        "large": 2**64 - 1,
-        "many": [1, 2**63],
-        "steps": [{"action": 1, "done": False}, {"action": 2, "done": True}],
-    },
-    "empty": {
-        "words": [],
-        "deep": [[], [[]]],
-        "boxes": [],
-        "pairs": [],
-        "frames": [],
-        "grid": np.zeros((0, 5, 2), np.int16),
-        "maybe": None,
-        "large": 0,
-        "many": [],
-        "steps": [],
-    },
-}
 
 
 @pytest.mark.parametrize("output_format", FORMATS)

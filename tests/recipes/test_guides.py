@@ -14,7 +14,7 @@ import pytest
 import any2ds
 from any2ds.cli import run
 from any2ds.core.errors import UsageError
-from tests.recipes.test_build import build, one_split
+from tests.support.flowers import build, one_split
 
 ROOT = Path(__file__).parents[2]
 BUILD, FEATURES, DOWNLOADS = (f"recipes/test_{name}.py" for name in ("build", "features", "downloads"))

@@ -18,10 +18,7 @@ import pytest
 
 import any2ds
 from any2ds.core.errors import OutputError
-from tests.recipes.test_stores import buckets, enter
-from tests.support.s3 import Bucket
-
-__all__ = ["buckets"]
+from tests.support.s3 import Bucket, enter
 
 PROGRAM = """
 import json, os, signal, sys

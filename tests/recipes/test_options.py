@@ -9,7 +9,6 @@ import io
 import json
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -34,29 +33,21 @@ from any2ds.config.options import GROUPS, InputOptions, ShareOptions, declared
 from any2ds.core.errors import NetworkDown, OptionError, RunError
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
-from tests.fetch.test_outage import cable_to
-from tests.run.reporters.test_wandb import environment, of_kind, recorded, table
+from tests.support.cable import cable_to
 from tests.support.dns import serve_dns
 from tests.support.fetching import _counted_as
 from tests.support.pictures import encoded, jpeg, photograph
 from tests.support.proxy import serve_proxy
 from tests.support.recordings import film, tone
 from tests.support.stuck import StuckFetchers
-
-TESTS = Path(__file__).parents[1]
+from tests.support.wandb_files import environment, of_kind, recorded, table
 
 # --- what cannot be given, and what others show ---
 
 OF_THE_RECIPE = [info.name for info in declared((InputOptions, ShareOptions))]
 OF_FOLDERS = {"output_folder": "out", "preset": "img2dataset", "incremental_mode": "extend", "data_column": "image"}
-ELSEWHERE = {  # option -> the test of a build in which its effect is seen
-    "member_options": "recipes/test_url_members.py::test_options_of_the_command_win",
-    "verify_hash": "recipes/test_url_members.py::test_hashes_of_rows_are_verified",
-    "on_hash_mismatch": "recipes/test_url_members.py::test_hashes_of_rows_are_verified",
-    "ray_address": "cluster/test_ray.py::test_a_build_whose_driver_dies_is_finished_by_another",
-    "beam_options": "cluster/test_recipes.py::test_the_shards_of_a_recipe_are_made_by_a_cluster",
-    "subjob_size": "cluster/test_recipes.py::test_the_shards_of_a_recipe_are_made_by_a_cluster",
-}
+# Their effect is seen in other tests of builds: in test_url_members.py, and in those of clusters.
+ELSEWHERE = ("member_options", "verify_hash", "on_hash_mismatch", "ray_address", "beam_options", "subjob_size")
 SHOWN: dict[str, str] = {}  # option -> the test below that shows its effect
 
 
@@ -75,9 +66,6 @@ def shows(*names: str) -> Callable[[Any], Any]:
 def test_each_option_of_download_is_dealt_with() -> None:
     dealt_with = [*SHOWN, *OF_THE_RECIPE, *OF_FOLDERS, *ELSEWHERE]
     assert sorted(dealt_with) == sorted(info.name for info in declared(GROUPS))
-    for option, place in ELSEWHERE.items():
-        file, _, name = place.partition("::")
-        assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), (option, place)
 
 
 # --- a recipe of rows ---

@@ -2,30 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 import any2ds
 from any2ds.core.errors import MissingExtra, OutputError
-from tests.recipes.test_build import Flowers, build, picture
-from tests.support.s3 import Bucket, serve_buckets
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with serve_buckets() as new_bucket:
-        yield new_bucket
-
-
-def enter(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is at `s3://` is in this bucket."""
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()  # of another test's server, which the variables named
+from tests.support.flowers import Flowers, build, picture
+from tests.support.s3 import Bucket, enter
 
 
 def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:

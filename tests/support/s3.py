@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pytest
+
 Wsgi = Callable[[Mapping[str, Any], Any], Iterable[bytes]]
 
 FAILURES = ("500", "503", "cut", "done but cut")
@@ -208,3 +210,12 @@ def serve_buckets() -> Iterator[Callable[[], Bucket]]:
 
     with served(lambda app: app, door) as (sound, failing):
         yield lambda: Bucket(doors[0], sound, failing)
+
+
+def enter(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at `s3://` is in this bucket."""
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    import fsspec
+
+    fsspec.get_filesystem_class("s3").clear_instance_cache()  # of another test's server, which the variables named

@@ -21,6 +21,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import BrokenStep, DiskFull, NotDecodable, OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
+from any2ds.testing.processes import LONG
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.steps.user import load
 from tests.support.recordings import film, tone
@@ -869,11 +870,18 @@ def test_retry_leaves_filtered_rows_alone_and_says_where_a_step_is_missing(serve
 
 
 def test_threads_do_not_stay_behind(through: Through) -> None:
-    through(lambda sample: sample, rows=ROWS)
-    for thread in threading.enumerate():
-        if thread.name == "any2ds-transform":
-            thread.join(10)
-            assert not thread.is_alive()
+    before = set(threading.enumerate())
+    started = set()
+
+    def watch(sample: Sample) -> Sample:
+        started.update(set(threading.enumerate()) - before)
+        return sample
+
+    through(watch, rows=ROWS)
+    assert started
+    for thread in started:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 def described(web: Path, out: Path, step: Any, names: list[str], columns: list[str], **options: Any) -> list[list[Any]]:

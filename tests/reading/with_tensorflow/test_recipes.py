@@ -12,8 +12,7 @@ from PIL import Image
 from tensorflow_datasets.core import dataset_metadata
 
 import any2ds
-from tests.recipes.test_build import Flowers, build, one_split
-from tests.recipes.test_features import NESTED, SAMPLES
+from tests.support.flowers import NESTED, SAMPLES, Flowers, build, one_split
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,9 @@ Answers = str | Sequence[str]
 Way = Literal["inside", "command", "python"]
 """How a command runs: the command line in this process, in one of its own, or the function of the Python interface."""
 
+Victims = Literal["all", "parent", "workers"]
+"""Which processes of a command a kill is for: all, the one that was started, or all that this one has started."""
+
 ROOT = Path(__file__).parents[2]
 WEB = "{web}"  # in lists and options: the address of the web, with a slash at the end
 _OUT = "out"
@@ -173,10 +176,10 @@ class Play:
         self._way: Way = way
         self.environment = dict(environment or {})
         self.options = options
-        self._bucket: Any = _new_bucket() if store == "s3" else None
-        if self._bucket is not None:
-            self.environment |= self._bucket.environment
-        self.out = self._bucket.url if self._bucket is not None else _OUT
+        self.bucket: Any = _new_bucket() if store == "s3" else None  # `tests.support.s3.Bucket`
+        if self.bucket is not None:
+            self.environment |= self.bucket.environment
+        self.out = self.bucket.url if self.bucket is not None else _OUT
         media = self.folder / "web"
         media.mkdir()
         for name, row in self.rows.items():
@@ -187,6 +190,11 @@ class Play:
         self._running: list[Running] = []
         _opened.append(self)
 
+    @property
+    def path(self) -> str:
+        """Where the dataset is, for whoever runs elsewhere than in the play's folder."""
+        return self.out if self.bucket is not None else str(self.folder / _OUT)
+
     # --- commands ---
 
     def run(
@@ -195,13 +203,14 @@ class Play:
         *arguments: str,
         way: Way | None = None,
         kill_at: str | None = None,
+        victims: Victims = "all",
         **options: Any,
     ) -> Outcome:
         """Run a command to its end, or until it is killed; see `Running.until` for moments. `options` are added to the
         play's, which only `download` and `estimate` take."""
         if kill_at is not None:
             running = self.start(command, *arguments, **options)
-            running.kill_at(kill_at)
+            running.kill_at(kill_at, victims)
             return running.wait()
         before = self.web.counts.copy()
         run = {"inside": self._run_inside, "command": self._run_command, "python": self._run_python}[way or self._way]
@@ -229,8 +238,8 @@ class Play:
 
     def files(self) -> dict[str, bytes]:
         """What lies in the dataset now: name -> content."""
-        if self._bucket is not None:
-            system, root = self._bucket.connect(), self.out.removeprefix("s3://")
+        if self.bucket is not None:
+            system, root = self.bucket.connect(), self.out.removeprefix("s3://")
             return {name.removeprefix(f"{root}/"): system.cat_file(name) for name in system.find(root)}
         out, found = self.folder / _OUT, {}
         for folder, _, names in os.walk(out):  # unlike rglob, it bears that a running command removes what it lists
@@ -278,7 +287,7 @@ class Play:
         from any2ds.cli import run
 
         words = self._words(command, arguments, options)
-        with self._inside() as said:
+        with self.inside() as said:
             code = run(words)
         return {"exit_code": code, **said()}
 
@@ -299,7 +308,7 @@ class Play:
 
         positional = self._arguments(command, arguments, options)
         result, error = None, None
-        with self._inside() as said:
+        with self.inside() as said:
             try:
                 result = getattr(any2ds, command)(*positional, **options)
             except Exception as raised:
@@ -311,7 +320,7 @@ class Play:
         return {**os.environ, "PYTHONPATH": path, **self.environment}
 
     @contextmanager
-    def _inside(self) -> Iterator[Callable[[], dict[str, str]]]:
+    def inside(self) -> Iterator[Callable[[], dict[str, str]]]:
         """This process has the folder and the environment of the play; gives what is said meanwhile."""
         former, stdout, stderr = Path.cwd(), io.StringIO(), io.StringIO()
         os.chdir(self.folder)
@@ -344,8 +353,8 @@ class Running:
         """Wait for a moment. Raises AssertionError if the command ends before.
 
         `request a.jpg 2`: the web has got so many requests for the file since the command began, by default one.
-        `published 2`: so many shards are finished. `starting`, `fetching`, `writing a shard` … as in
-        `tests.support.crash.moments`, where the dataset is in a folder.
+        `published 2`: so many shards are finished. `said WORDS`: these stand in what it has written. `starting`,
+        `fetching`, `writing a shard` … as in `tests.support.crash.moments`, where the dataset is in a folder.
         """
         has_come = self._moment(wanted)
         until = time.monotonic() + LONG
@@ -356,15 +365,19 @@ class Running:
             assert time.monotonic() < until, f"'{wanted}' has not come: {self._read()}"
             time.sleep(0.001)
 
-    def kill_at(self, wanted: str) -> None:
-        """Kill all processes of the command with SIGKILL at a moment: they are frozen, and looked at once more."""
+    def kill_at(self, wanted: str, victims: Victims = "all") -> None:
+        """Kill processes of the command with SIGKILL at a moment: all are frozen, and looked at once more."""
         has_come = self._moment(wanted)
         while True:
             self.until(wanted)
             frozen = processes.freeze(self.process.pid)
             if has_come():
-                self.kill()
-                return
+                break
+            processes.thaw(frozen)
+        if victims == "all":
+            self.kill()
+        else:
+            processes.send(frozen[:1] if victims == "parent" else frozen[1:], signal.SIGKILL)
             processes.thaw(frozen)
 
     def signal(self, number: int = signal.SIGINT) -> None:
@@ -392,10 +405,14 @@ class Running:
         if kind == "request":
             name, _, count = argument.partition(" ")
             return lambda: self._play.web.counts[name] - self._counts[name] >= int(count or 1)
+        if kind == "said":
+            return lambda: argument in self._read()
         if kind == "published":
             return lambda: len(stored.shards(self._play.files())) >= int(argument)
         if wanted not in MOMENTS:
-            raise ValueError(f"no moment {wanted!r}: there are request NAME, published N, {', '.join(MOMENTS)}")
+            raise ValueError(
+                f"no moment {wanted!r}: there are request NAME, published N, said WORDS, {', '.join(MOMENTS)}"
+            )
         folder, most = self._play.folder / _OUT, len(self._play.rows)  # no run has more shards than rows
         return lambda: moment(self._before, Look.at(folder), most) == wanted
 

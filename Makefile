@@ -88,9 +88,10 @@ test-bare: $(TEST)
 test-slow: $(TEST)
 	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
-# What CI runs of these two, in one go: all of the first, and part PART of PARTS of the second.
+# What CI runs of these two, in one go: all of the first, and of the second part PART of PARTS, and with SINCE="6 hours ago"
+# those of the others that commits since then have touched.
 test-part: $(TEST)
-	$(RUN) -m pytest --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
+	$(RUN) -m pytest --part=$(PART)/$(PARTS) $(if $(SINCE),--changed-since="$(SINCE)") -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
 test-full: test test-slow test-cluster test-reading
 

@@ -1,9 +1,12 @@
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +29,51 @@ if sys.platform == "win32":  # where arrayrecord has no library
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="of what takes long only the K-th of N parts, for K from 0 to N-1")
+    parser.addoption("--changed-since", metavar="DATE", help="with --part: also what commits since then have touched")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The parts are the same each time, and all tests of a class, or of a file outside of classes, are in one of them.
 
-    What takes long are the slow tests, and those of clusters.
+    What takes long are the slow tests, and those of clusters. Of those that a change has touched as many run at most
+    as are in the part, so that a change of everything does not take hours.
     """
     if not (chosen := config.getoption("--part")):
         return
     part, parts = map(int, chosen.split("/"))
     long = [item for item in items if item.get_closest_marker("slow") or item.path.parent.name == "cluster"]
     part_of = _balanced(Counter(map(_group, long)), parts)
-    others = {item for item in long if part_of[_group(item)] != part}
-    config.hook.pytest_deselected(items=[*others])
-    items[:] = [item for item in items if item not in others]
+    others = [item for item in long if part_of[_group(item)] != part]
+    if since := config.getoption("--changed-since"):
+        files = _changed(config.rootpath, since)
+        touched = [item for item in others if item.get_closest_marker("slow") and _is_touched(item.path, files)]
+        kept = set(touched[: len(long) - len(others)])
+        others = [item for item in others if item not in kept]
+    config.hook.pytest_deselected(items=others)
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _changed(root: Path, since: str) -> frozenset[Path]:
+    """The files of all commits since a date; of a clone without history none."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        return frozenset()
+    return frozenset(root / name for name in git("log", f"--since={since}", "--name-only", "--format=").splitlines())
+
+
+@cache
+def _is_touched(test: Path, changed: frozenset[Path]) -> bool:
+    """Whether a file of tests has changed, or a module that it imports."""
+    imported = re.findall(
+        r"^(?:from|import) (any2ds[\w.]+|tests[\w.]+)", test.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    root = Path(__file__).parents[1]
+    modules = {root.joinpath(*name.split(".")).with_suffix(".py") for name in imported}
+    return bool(changed & {test, *modules})
 
 
 def _group(item: pytest.Item) -> str:

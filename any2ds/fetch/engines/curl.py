@@ -792,10 +792,13 @@ class _Transfer:
         kept = self._connections.kept.get(connection)
         if kept is not None:
             kept.user = self
-            with contextlib.suppress(OSError):  # the socket of a former connection, which was closed
-                if ioctl(kept.socket, FIONREAD, ZERO_BYTES) != ZERO_BYTES and pycurl.FRESH_CONNECT not in self._changed:
-                    self._is_spoilt = True
-                    return int(pycurl.PREREQFUNC_ABORT)
+            try:
+                has_surplus = ioctl(kept.socket, FIONREAD, ZERO_BYTES) != ZERO_BYTES
+            except OSError:  # the socket of a former connection, which was closed
+                has_surplus = False
+            if has_surplus and pycurl.FRESH_CONNECT not in self._changed:
+                self._is_spoilt = True
+                return int(pycurl.PREREQFUNC_ABORT)
         if self._proxy:  # whose own address is nothing that a row could choose
             return _GO_ON
         self._addresses.append(address)

@@ -48,7 +48,6 @@ _SESSIONS = 16  # of profiles that were used last, per thread
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
 _REMEMBERED = 4096  # origins
-_MOST_USED = 3  # connections that were used before, on which one request is sent
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -232,17 +231,19 @@ class RequestsClient:
         """One request: the answer, or where it redirects to."""
         response = None
         try:
-            for _ in range(_MOST_USED):
+            for is_again in (False, True):
+                if is_again:
+                    transfer.restart()
+                    self._here.session.close()
                 response = self._send(first, url, transfer)
                 with response:
                     outcome = self._take(response, led or _without_credentials(url), led, transfer)
                 if self.has_surplus:
                     self._never_kept.add(url)
+                # What came on a connection that was used before may have been left there, and answer another request. A
+                # 408 is how a server ends a connection that waited for too long (RFC 9110, 15.5.9).
                 if self.fresh or not (self.has_surplus or response.status_code == 408):
                     break
-                # What came may have been left on the connection, and not be the answer to this request. A 408 is how a
-                # server ends a connection that waited for too long (RFC 9110, 15.5.9).
-                transfer.restart()
             return outcome
         except Refused as refusal:
             status = response.status_code if response is not None else None

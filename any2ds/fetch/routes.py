@@ -196,10 +196,10 @@ class Routes:
 
             engine = CurlTransport(self._profiles, options, buffer, self._robots)
         elif name == "requests":
-            from any2ds.fetch.engines.requests import RequestsClient, Trust
+            from any2ds.fetch.engines.requests import NeverKept, RequestsClient, Trust
             from any2ds.fetch.engines.threads import ThreadTransport
 
-            client = partial(RequestsClient, self._profiles, Trust(), self._robots)
+            client = partial(RequestsClient, self._profiles, Trust(), self._robots, NeverKept())
             engine = ThreadTransport(client, options, buffer, self.wake)
         else:
             from any2ds.fetch.engines.fsspec import FileSystems, FsspecClient

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urljoin
@@ -27,7 +27,7 @@ from any2ds.core.samples import Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
-from any2ds.fetch.engines.sockets import Sockets
+from any2ds.fetch.engines.sockets import FIONREAD, ZERO_BYTES, Sockets, ioctl
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
@@ -46,17 +46,21 @@ _LONG = 300  # characters; longer ones are not remembered
 _GO_ON = int(pycurl.PREREQFUNC_OK)
 _NEVER_MS = 2**31 - 1
 _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a redirect the body does not matter
+# Errors of a connection that was used before, before the first byte of an answer; of the latter the connection had more
+# bytes than belonged to its answers.
+_NO_ANSWER = frozenset({1, 8, pycurl.E_GOT_NOTHING, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR})
+_NOT_HTTP = frozenset({1, 8})  # CURLE_UNSUPPORTED_PROTOCOL, CURLE_WEIRD_SERVER_REPLY
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
 _HEADERS = {
     name.encode(): name
-    for name in ("content-encoding", "content-range", "etag", "last-modified", "location", "x-robots-tag")
+    for name in ("connection", "content-encoding", "content-range", "etag", "last-modified", "location", "x-robots-tag")
 }
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLxXH")
-# Content-Encoding and Content-Range are read; Content-Type, Connection and others are not.
-_C, _E_OR_R = frozenset(b"Cc"), frozenset((b"E", b"e", b"R", b"r"))
+# Connection, Content-Encoding and Content-Range are read; Content-Type and others are not.
+_C, _NINTH = frozenset(b"Cc"), frozenset((b"O", b"o", b"E", b"e", b"R", b"r"))
 # In the message of a handshake that failed: it was cut, not refused.
 _BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
@@ -113,6 +117,7 @@ class CurlTransport:
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
+        self._connections = Connections()
         self._most_handles = 2 * options.most_transfers  # those in use, and idle ones of all profiles
         self._closed = False
         self._resolver = _resolver(options, self.wake)
@@ -242,7 +247,7 @@ class CurlTransport:
                     unused = other.idle.pop()
                     del self._by_handle[unused.handle]
                     unused.handle.close()
-        transfer = _Transfer(self._buffer, pool, self._robots)
+        transfer = _Transfer(self._buffer, pool, self._robots, self._connections)
         self._by_handle[transfer.handle] = transfer
         return transfer
 
@@ -334,6 +339,20 @@ class CurlTransport:
         outcome: Payload | Failure | None
         if transfer.lines:
             transfer.read_headers()
+        kept = self._connections.kept.get(transfer.connection)
+        is_clean = (  # the usual case, in which no method is called
+            kept is not None
+            and error is None
+            and kept.user is transfer
+            and not transfer.discarding
+            and transfer.handle.getinfo(pycurl.ACTIVESOCKET) == kept.socket
+            and ioctl(kept.socket, FIONREAD, ZERO_BYTES) == ZERO_BYTES
+        )
+        if not is_clean and transfer.must_ask_again(error):
+            self._multi.remove_handle(transfer.handle)
+            transfer.ask_again()
+            self._add(transfer)
+            return
         if transfer.discarding and (location := transfer.location(error)):
             target = transfer.redirected(location)
             if isinstance(target, str):
@@ -406,6 +425,39 @@ class _Pool:
         self.product = product_of(options.user_agent)
 
 
+_Connection = tuple[str, int, int]  # the address and port of the server, and our port
+
+
+@dataclass(slots=True)
+class _KeptConnection:
+    """A connection of HTTP/1: servers of HTTP/2 send when they like."""
+
+    socket: int
+    user: _Transfer  # that has begun the last request: libcurl gives it to the next one before it tells of its end
+
+
+class Connections:
+    """The connections that libcurl keeps, so that none is used again on which more came than belonged to its answers.
+
+    libcurl itself does not look at a connection that it has used within the last second.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[_Connection | None, _KeptConnection] = {}
+        self._name_of: dict[int, _Connection] = {}  # by socket, whose number is used again when it was closed
+        self.never_kept: set[tuple[str, str, str]] = set()  # origins that have sent such bytes
+
+    def keep(self, connection: _Connection, socket: int, user: _Transfer) -> None:
+        if (former := self._name_of.get(socket)) is not None:
+            self.kept.pop(former, None)
+        self._name_of[socket] = connection
+        self.kept[connection] = _KeptConnection(socket, user)
+
+    def mark(self, url: str) -> None:
+        if len(self.never_kept) < _REMEMBERED:
+            self.never_kept.add(origin(url))
+
+
 class _Transfer:
     """A libcurl handle and what it is doing; used again for one attempt after the other."""
 
@@ -414,12 +466,14 @@ class _Transfer:
         "_bounds_headers",
         "_buffer",
         "_changed",
+        "_connections",
         "_cut",
         "_decoder",
         "_dropped",
         "_error",
         "_header_size",
         "_headers",
+        "_is_spoilt",
         "_jar",
         "_longest",
         "_options",
@@ -431,6 +485,7 @@ class _Transfer:
         "attempt",
         "body",
         "connect_by",
+        "connection",
         "discarding",
         "flow",
         "handle",
@@ -442,8 +497,9 @@ class _Transfer:
         "url",
     )
 
-    def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None) -> None:
+    def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None, connections: Connections) -> None:
         self.handle = pycurl.Curl()
+        self._connections = connections
         self._robots = robots
         self._buffer = buffer
         self.body = Body(buffer)  # as far as it has arrived
@@ -466,8 +522,7 @@ class _Transfer:
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
         # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
         self.handle.setopt(pycurl.HEADERFUNCTION, self.lines.append)
-        if self._options.proxy is None:
-            self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
+        self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
 
     def begin(self, attempt: Attempt, url: str) -> None:
         self.attempt = attempt
@@ -487,8 +542,12 @@ class _Transfer:
         self._longest = self._options.max_file_bytes
         self._header_size = self._dropped = 0
         self._cut = False  # enough has been read
+        self.connection: _Connection | None = None  # that the last request has used
+        self._is_spoilt = False  # it has bytes that belong to no answer
         if attempt.asks or attempt.probe:
             self._prepare(attempt)
+        if self._connections.never_kept:
+            self._keep_no_connection(url)
         if self._jar is not None:
             self._add_cookies(self._jar, url)
         self.handle.setopt(pycurl.URL, url)
@@ -511,6 +570,7 @@ class _Transfer:
         self._refusal = self._error = self._decoder = None
         self._addresses[:] = other._addresses
         self.started = other.started
+        self.connection, self._is_spoilt = None, False
         self._longest, self._cut = other._longest, False
         if self.attempt.asks:
             self._prepare(self.attempt)
@@ -523,8 +583,11 @@ class _Transfer:
         self._header_size = self._dropped = 0
         self._headers.clear()
         self.connect_by = time.monotonic() + self._options.connect_timeout
+        self.connection, self._is_spoilt = None, False
         if self._changed:
             self._restore()
+        if self._connections.never_kept:
+            self._keep_no_connection(url)
         given, secret = parts(url)[1], parts(self.url)[1]
         self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
         if origin(self.url) != origin(url):
@@ -540,6 +603,68 @@ class _Transfer:
         if self._jar is not None:
             self._add_cookies(self._jar, self.at)
         self.handle.setopt(pycurl.URL, url)
+
+    def _keep_no_connection(self, url: str) -> None:
+        if origin(url) in self._connections.never_kept:
+            self.handle.setopt(pycurl.FRESH_CONNECT, 1)
+            self.handle.setopt(pycurl.FORBID_REUSE, 1)
+            self._changed |= {pycurl.FRESH_CONNECT, pycurl.FORBID_REUSE}
+
+    def must_ask_again(self, error: tuple[int, str] | None) -> bool:
+        """Whether what has come may be no answer to this request: what was left on a connection that was used before,
+        or its end. Remembers the connection, and the origins whose connections are not to be used again."""
+        handle, connection, connections = self.handle, self.connection, self._connections
+        if connection is None or pycurl.FRESH_CONNECT in self._changed or not self.at.startswith("http"):
+            return False
+        if self._is_spoilt:  # found before the request was sent
+            if self.at.startswith("http:"):  # TLS has messages of its own
+                connections.mark(self.at)
+            return True
+        if error is not None:
+            if (
+                error[0] not in _NO_ANSWER
+                or handle.getinfo(pycurl.NUM_CONNECTS)
+                or handle.getinfo(pycurl.RESPONSE_CODE)
+            ):
+                return False
+            if error[0] in _NOT_HTTP:
+                connections.mark(self.at)
+            return True
+        socket = handle.getinfo(pycurl.ACTIVESOCKET)  # -1 if it was closed
+        kept = connections.kept.get(connection)
+        if kept is None or 0 <= socket != kept.socket:
+            if socket >= 0 and handle.getinfo(pycurl.INFO_HTTP_VERSION) < pycurl.CURL_HTTP_VERSION_2_0:
+                connections.keep(connection, socket, self)
+            return False
+        if kept.user is self and self._has_surplus(socket):
+            connections.mark(self.at)
+            return True
+        # A 408 is how a server ends a connection that waited for too long (RFC 9110, 15.5.9).
+        return self.discarding and handle.getinfo(pycurl.RESPONSE_CODE) == 408
+
+    def _has_surplus(self, socket: int) -> bool:
+        """Whether more than its answers has come on a connection that was used before; -1 if libcurl has closed it."""
+        if socket >= 0:  # TLS has messages of its own
+            return ioctl(socket, FIONREAD, ZERO_BYTES) != ZERO_BYTES and self.at.startswith("http:")
+        handle = self.handle  # libcurl closes it for that, or for one of these reasons
+        return (
+            not self._proxy
+            and handle.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_1_1
+            and handle.getinfo(pycurl.CONTENT_LENGTH_DOWNLOAD_T) >= 0
+            and "close" not in self._headers.get("connection", "").lower()
+        )
+
+    def ask_again(self) -> None:
+        """Make ready to send the same request on a new connection."""
+        self.discarding = self._cut = self._is_spoilt = False
+        self.connection = self._decoder = self._refusal = None
+        self._header_size = self._dropped = 0
+        self.lines.clear()
+        self._headers.clear()
+        if self.body.size:
+            self.drop_body()
+        self.handle.setopt(pycurl.FRESH_CONNECT, 1)
+        self._changed.add(pycurl.FRESH_CONNECT)
 
     def choose_proxy(self) -> str:
         """The proxy which the next request goes through, "" for none. Of those of the environment libcurl is told."""
@@ -616,9 +741,9 @@ class _Transfer:
         if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
             self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
             changed.discard(pycurl.MAXFILESIZE_LARGE)
-        if pycurl.NOBODY in changed:
-            self.handle.setopt(pycurl.NOBODY, 0)
-            self.handle.setopt(pycurl.FRESH_CONNECT, 0)
+        for option in (pycurl.NOBODY, pycurl.FRESH_CONNECT, pycurl.FORBID_REUSE):
+            if option in changed:
+                self.handle.setopt(option, 0)
         changed &= {pycurl.MAXFILESIZE_LARGE}
 
     def location(self, error: tuple[int, str] | None) -> str | None:
@@ -661,8 +786,19 @@ class _Transfer:
             self.handle.setopt(pycurl.COOKIE, cookies)
             self._changed.add(pycurl.COOKIE)
 
-    def _connected(self, address: str, *_: Any) -> int:
+    def _connected(self, address: str, _: str, port: int, own_port: int) -> int:
         """Before each request, on the connection that it is going to use."""
+        self.connection = connection = (address, port, own_port)
+        kept = self._connections.kept.get(connection)
+        if kept is not None:
+            kept.user = self
+            try:
+                has_surplus = ioctl(kept.socket, FIONREAD, ZERO_BYTES) != ZERO_BYTES
+            except OSError:  # the socket of a former connection, which was closed
+                has_surplus = False
+            if has_surplus and pycurl.FRESH_CONNECT not in self._changed:
+                self._is_spoilt = True
+                return int(pycurl.PREREQFUNC_ABORT)
         if self._proxy:  # whose own address is nothing that a row could choose
             return _GO_ON
         self._addresses.append(address)
@@ -682,7 +818,7 @@ class _Transfer:
                 self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
             initial = line[0]
-            if initial not in _INITIALS or (initial in _C and line[8:9] not in _E_OR_R):
+            if initial not in _INITIALS or (initial in _C and line[8:9] not in _NINTH):
                 continue
             name, _, value = line.partition(b":")
             if key := _HEADERS.get(name.lower()):

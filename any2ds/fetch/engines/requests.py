@@ -47,6 +47,7 @@ _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connect
 _SESSIONS = 16  # of profiles that were used last, per thread
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
+_REMEMBERED = 4096  # origins
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -85,6 +86,20 @@ class Trust:
         self.unverified.verify_mode = ssl.CERT_NONE
 
 
+class NeverKept:
+    """Origins whose connections are not used again: more came on one than belonged to its answers. For all threads."""
+
+    def __init__(self) -> None:
+        self._origins: set[tuple[str, str, str]] = set()
+
+    def add(self, url: str) -> None:
+        if len(self._origins) < _REMEMBERED:
+            self._origins.add(origin(url))
+
+    def has(self, url: str) -> bool:
+        return bool(self._origins) and origin(url) in self._origins
+
+
 class _Session(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
         """None, for redirects are followed by us: even where it does not follow, requests reads their bodies whole."""
@@ -110,8 +125,11 @@ class RequestsClient:
     """A `threads.Client` with a session for each profile; `session`, that of the hosts without overrides, may be
     replaced by one with adapters and auth of one's own."""
 
-    def __init__(self, profiles: Profiles, trust: Trust, robots: Robots | None = None) -> None:
+    def __init__(
+        self, profiles: Profiles, trust: Trust, robots: Robots | None = None, never_kept: NeverKept | None = None
+    ) -> None:
         self._robots = robots  # whose rules hold for redirects too
+        self._never_kept = never_kept or NeverKept()
         self._profiles, self._trust = profiles, trust
         self._default = _Visit(profiles.default, trust)
         self._visits: OrderedDict[Profile, _Visit] = OrderedDict()  # of the other profiles, the last used last
@@ -125,6 +143,8 @@ class RequestsClient:
         self._timeouts = (options.connect_timeout or slack, slack)
         self.transfer: ThreadTransfer
         self.fresh = False  # the connection of this request is new
+        self.connection: socket.socket | None = None  # that it uses
+        self.has_surplus = False  # more has come on it than belonged to its answers
         self._addresses: list[str] = []  # that were asked, redirects included
 
     def fetch(self, url: str, transfer: ThreadTransfer) -> Answer | Failure:
@@ -180,9 +200,24 @@ class RequestsClient:
     def connected(self, connection: socket.socket, through_proxy: bool) -> None:
         """Before each request, on the connection that it is going to use."""
         self.transfer.stage = "waiting for the answer"
+        self.connection = connection
         self.transfer.watch(connection)
         if not through_proxy:
             self._judge(connection.getpeername()[0])
+
+    def ended(self, lines: Any) -> None:
+        """At the end of an answer, read from `lines`: see that its connection is not used again if there is more."""
+        if (connection := self.connection) is None:
+            return
+        self.connection = None
+        seconds = connection.gettimeout()
+        with contextlib.suppress(OSError, ValueError):  # TLS says so where nothing is to be read
+            connection.settimeout(0)
+            self.has_surplus = bool(lines.peek(1))
+        with contextlib.suppress(OSError):  # it was closed by the other side
+            connection.settimeout(seconds)
+            if self.has_surplus:
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _judge(self, address: str) -> None:
         """Raises Refused if `address` may not be asked, and notes it."""
@@ -196,9 +231,20 @@ class RequestsClient:
         """One request: the answer, or where it redirects to."""
         response = None
         try:
-            response = self._send(first, url, transfer)
-            with response:
-                return self._take(response, led or _without_credentials(url), led, transfer)
+            for is_again in (False, True):
+                if is_again:
+                    transfer.restart()
+                    self._here.session.close()
+                response = self._send(first, url, transfer)
+                with response:
+                    outcome = self._take(response, led or _without_credentials(url), led, transfer)
+                if self.has_surplus:
+                    self._never_kept.add(url)
+                # What came on a connection that was used before may have been left there, and answer another request. A
+                # 408 is how a server ends a connection that waited for too long (RFC 9110, 15.5.9).
+                if self.fresh or not (self.has_surplus or response.status_code == 408):
+                    break
+            return outcome
         except Refused as refusal:
             status = response.status_code if response is not None else None
             return replace(refusal.failure, http_status=status, final_url=led)
@@ -230,11 +276,11 @@ class RequestsClient:
                 auth = get_auth_from_url(first)
         if profile.jar is not None and ("Cookie" in headers or "Cookie" not in visit.session.headers):
             headers["Cookie"] = profile.jar.header(url)
-        if transfer.attempt.probe:
+        if transfer.attempt.probe or self._never_kept.has(url):
             visit.session.close()  # a connection that was kept may be dead although the network is not
         transfer.stage = "connecting"
         for last_try in (False, True):
-            self.fresh = False
+            self.fresh, self.connection, self.has_surplus = False, None, False
             try:
                 return visit.session.request(
                     "HEAD" if transfer.attempt.probe else "GET",
@@ -247,9 +293,14 @@ class RequestsClient:
                     stream=True,
                 )
             except requests.ConnectionError as error:
-                # The server closed a connection that was kept, just as it was used again: that is nobody's fault.
-                if last_try or self.fresh or transfer.abandoned or self._failure(error).code != "reset":
+                # The server closed a connection that was kept, just as it was used again, or sent more on it than
+                # belonged to its answers.
+                used = not (self.fresh or transfer.abandoned)
+                code = self._failure(error).code
+                if last_try or not used or code not in ("reset", "protocol"):
                     raise
+                if code == "protocol":
+                    self._never_kept.add(url)
         raise AssertionError
 
     def _take(
@@ -352,6 +403,12 @@ class _HTTPResponse(HTTPResponse):
             while 102 <= self.status < 200:  # 101 is the last one in HTTP
                 self.headers = self.msg = None  # type: ignore[assignment]
                 super().begin()
+
+    def _close_conn(self) -> None:
+        """At the end of a body, and where it is given up."""
+        if self.fp is not None and not isinstance(self.fp, _Head):
+            _HERE.client.ended(self.fp)
+        super()._close_conn()  # type: ignore[misc]
 
     def _read_and_discard_trailer(self) -> None:
         with self._bounded():

@@ -102,6 +102,12 @@ class ThreadTransfer:
         if self.abandoned:
             raise Abandoned
 
+    def restart(self) -> None:
+        """Forget what has arrived: it was no answer to this request."""
+        self.body.discard()
+        self.decoder = None
+        self.received = 0
+
     def receive(self, chunk: bytes) -> bool:
         """Take a piece of the body as it came over the network; whether more is wanted.
 

@@ -26,7 +26,7 @@ from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionEr
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import keys_of, to_batches
+from any2ds.readers.formats._objects import Group, keys_of, to_batches
 from any2ds.readers.formats._repair import without_surrogates
 from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
 from any2ds.readers.shuffle import RowGroup
@@ -296,7 +296,7 @@ def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         starts = range(0, len(objects), BATCH_ROWS)
-        groups = ((part := objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+        groups = (Group(part := objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
         extent.names = keys_of(objects)
         yield from to_batches(groups, columns, schema, "row")
 
@@ -326,7 +326,7 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
         rows = len(given) if hasattr(given, "__len__") else None
         try:
             return [_of_arrow(_stream(given, options.url_col), rows)]
-        except UnicodeEncodeError:  # halves of surrogate pairs, which Arrow does not have
+        except (UnicodeEncodeError, OverflowError):  # halves of surrogate pairs, integers of more than 64 bits
             if not hasattr(given, "to_dict"):
                 raise
             return [_of_objects(given.to_dict("records"))] if hasattr(given, "columns") else [_of_urls(given.tolist())]
@@ -407,7 +407,7 @@ def _stream(given: Any, url_col: str) -> Any:
             if "non-struct type" not in str(error):
                 raise
         values = pa.chunked_array(given if is_stream else [pa.array(given)])
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError):
         raise
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(

@@ -46,8 +46,10 @@ class JobRows:
 
     def at(self, positions: list[int]) -> Iterator[Row]:
         """Those at `positions`, in that order."""
-        rows = positions if self._index is None else [self._index[position] for position in positions]
-        return self._rows(take(self.table, rows), positions)
+        for start in range(0, len(positions), _ROWS_AT_ONCE):
+            some = positions[start : start + _ROWS_AT_ONCE]
+            rows = some if self._index is None else [self._index[position] for position in some]
+            yield from self._rows(take(self.table, rows), some)
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""

@@ -3,7 +3,7 @@ FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml setup.py requirements.txt README.md LICENSE MANIFEST.in ./
 COPY any2ds ./any2ds
-ARG EXTRAS=https,json,media,s3,gcs,yaml
+ARG EXTRAS=https,media,s3,gcs,yaml
 RUN python -m venv /opt/any2ds \
     && /opt/any2ds/bin/pip install --no-cache-dir --disable-pip-version-check ".[${EXTRAS}]"
 

@@ -30,7 +30,6 @@ _EXTRAS = {
     "gcsfs": "gcs",
     "google_crc32c": "tfrecord",
     "huggingface_hub": "hf",
-    "ijson": "json",
     "numpy": "image",
     "paramiko": "sftp",
     "PIL": "image",

@@ -34,4 +34,5 @@ class ShardJob:
     # None: it is made from nothing. Else it is there already: the outcomes that it has are kept, but for failures with
     # these codes, which are fetched again as are rows that it lacks.
     redo: tuple[str, ...] | None = None
+    size: int = 0  # bytes of its rows in memory, where `rows` are compressed
     fingerprint: str = ""  # of its URLs as they stand in the list, `manifest.urls_sha256`

@@ -31,6 +31,7 @@ _STATS_AT_ONCE = 500
 _MOST_STATS = 10_000  # files of a store, a request for each
 _MOST_OUTCOMES = 6000  # img2dataset has one for each error message
 _MOST_EXAMPLES = 120
+_ROWS_AT_ONCE = 1000  # of the metadata
 _MOST_ROWS = 1_000_000  # of metadata
 _MOST_GROUPS = 32  # row groups of a shard in a store, each of which takes some requests
 _LARGEST = 1e15  # value that is plausible
@@ -166,15 +167,20 @@ class MetadataSums:
             if not dataset.folder.is_local and len(groups) > _MOST_GROUPS:
                 groups = sorted(chance.sample(groups, _MOST_GROUPS))
             for group in groups:
-                self._add(file.read_row_group(group, columns=names), members)
+                # Not all of a row group: captions may be long, and refer to one text in a dictionary.
+                samples: list[dict[str, Any]] = []
+                for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=names, use_threads=False):
+                    samples += self._add(pa.Table.from_batches([batch]), members)
+                self.samples += [samples[number] for number in spread(range(len(samples)), self._most_samples)]
                 if time.monotonic() >= ends:
                     return
 
-    def _add(self, table: pa.Table, members: Members | None) -> None:
+    def _add(self, table: pa.Table, members: Members | None) -> list[dict[str, Any]]:
+        """Adds the figures of some rows, and returns some of these rows."""
         self.rows += table.num_rows
         names = table.schema.names
         if not {"url", "status"} <= set(names):
-            return
+            return []
         stored = _stored(table)
         if members is None:
             self._add_hosts(table)
@@ -184,9 +190,8 @@ class MetadataSums:
                 of_member = _of_member(table, name)
                 self._add_hosts(of_member.filter(pc.is_valid(of_member["status"])))
                 self._add_files(_stored(_of_member(stored, name)))
-        if self._most_samples:
-            rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
-            self.samples += stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist()
+        rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
+        return list(stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist())
 
     def _add_files(self, stored: pa.Table) -> None:
         names = stored.schema.names

@@ -40,6 +40,7 @@ _MOST_KILLS = 2
 _DEATHS_IN_COMPANY = 1
 
 # What the threads around the main loop say to it, beside the messages of the children.
+_MOST_BYTES_AHEAD = 128 << 20  # of jobs that no process has yet; one job may have more
 _JOB, _NO_MORE_JOBS, _BROKEN, _STOP, _PLACE = "job", "no_more_jobs", "broken", "stop", "place"
 
 
@@ -328,23 +329,34 @@ class _Puller:
 
     def __init__(self, jobs: Iterator[ShardJob], inbox: Inbox, ahead: int) -> None:
         self._jobs, self._inbox = jobs, inbox
-        self._room = threading.Semaphore(ahead)
+        self._ahead = ahead
+        self._waiting = deque[int]()  # bytes of the jobs that nobody has
+        self._changed = threading.Condition()
         self._stopped = False
         threading.Thread(target=self._run, name="any2ds-puller", daemon=True).start()
 
     def allow_another(self) -> None:
-        self._room.release()
+        with self._changed:
+            self._waiting.popleft()
+            self._changed.notify()
 
     def stop(self) -> None:
-        self._stopped = True
-        self._room.release()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _has_room(self) -> bool:
+        few_bytes = not self._waiting or sum(self._waiting) < _MOST_BYTES_AHEAD
+        return self._stopped or (len(self._waiting) < self._ahead and few_bytes)
 
     def _run(self) -> None:
         try:
             for job in self._jobs:
-                self._room.acquire()
-                if self._stopped:
-                    return
+                with self._changed:
+                    self._changed.wait_for(self._has_room)
+                    if self._stopped:
+                        return
+                    self._waiting.append(len(job.rows))
                 self._inbox.put((None, _JOB, job))
         except BaseException as error:  # raised again in the thread that runs `map`
             self._inbox.put((None, _BROKEN, error))

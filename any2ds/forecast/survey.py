@@ -38,6 +38,8 @@ _BETWEEN = 0.5  # seconds between two reports of progress
 _TOP = 20  # hosts that are named
 _ALL_SHARDS, _EACH_SHARD = 100, 10  # in which duplicates and hosts are counted: in the first, then in each tenth
 _STARTS_AT_ONCE = 1_000_000  # schemes with hosts that are counted together
+_STARTS_BYTES = 64 << 20
+_LONGEST_URL = 2000  # characters that are compared, where most URLs are longer
 _PLAIN_START = r"^https?://[^@\s]+$"
 
 
@@ -149,7 +151,7 @@ class _Found:
         self._frequent, self._hosts, self._urls = FrequentItems(), DistinctSample(), DistinctSample()
         self._schemes: Counter[str] = Counter()
         self._starts: list[pa.StringArray] = []  # of URLs, to be counted together: many are the same
-        self._waiting = 0  # of these
+        self._waiting = self._bytes_waiting = 0  # of these
         self.read = self._bad = self._shards = 0
         self._in_shards = self._hosts_in_shards = self._shards_compared = self._rows_compared = 0
 
@@ -178,13 +180,14 @@ class _Found:
             self._rows_compared += sum(batch.num_rows for batch in batches)
         self._shards += 1
         self._waiting += sum(map(len, starts_of_shard))
-        if self._waiting >= _STARTS_AT_ONCE:
+        self._bytes_waiting += sum(starts.nbytes for starts in starts_of_shard)
+        if self._waiting >= _STARTS_AT_ONCE or self._bytes_waiting >= _STARTS_BYTES:
             self._count_starts()
 
     def _count_starts(self) -> None:
         found: Counter[str] = Counter()  # host -> rows
         counted = pc.value_counts(pa.chunked_array(self._starts, pa.string()))
-        self._starts, self._waiting = [], 0
+        self._starts, self._waiting, self._bytes_waiting = [], 0, 0
         starts, rows = counted.field("values"), counted.field("counts")
         is_plain = pc.match_substring_regex(starts, _PLAIN_START)
         if self._profiles.differ:  # in which port and pattern count
@@ -239,6 +242,8 @@ class _Found:
 
 def _given(urls: pa.Array) -> pa.StringArray:
     """Those that are not empty."""
+    if urls.nbytes > _LONGEST_URL * len(urls):
+        urls = pc.utf8_slice_codeunits(urls, 0, _LONGEST_URL)
     urls = comparable(urls)
     is_given = pc.fill_null(pc.greater(pc.binary_length(urls), 0), False)
     return urls if is_given.true_count == len(urls) else urls.filter(is_given)

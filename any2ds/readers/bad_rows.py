@@ -48,6 +48,14 @@ def excerpt(line: str | bytes, at_most: int = _SHOWN) -> str:
     return text if len(text) <= at_most else f"{text[:at_most]}…"
 
 
+def shown(value: Any, at_most: int = 50) -> str:
+    """The beginning of a value as Python writes it, for a message."""
+    try:
+        return excerpt(repr(value[: 2 * at_most] if isinstance(value, (str, bytes, list)) else value), at_most)
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, a nested value
+        return f"a long {type(value).__name__}"
+
+
 def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False) -> str:
     """Why a value does not fit the type of its column, and what helps."""
     why = (
@@ -55,13 +63,13 @@ def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False
         if is_declared
         else f"the type of the first rows; --column_types={column}:string declares another"
     )
-    return f"column {column!r}: {excerpt(repr(value), 50)} is not {type}, {why}"
+    return f"column {column!r}: {shown(value)} is not {type}, {why}"
 
 
 def altered(column: str, type: pa.DataType, value: str) -> str:
     """Why a value of a list of texts does not fit the type of its column, though it can be converted."""
     return (
-        f"column {column!r}: {excerpt(repr(value), 50)} would not be kept as it is written in {type}, the type of the"
+        f"column {column!r}: {shown(value)} would not be kept as it is written in {type}, the type of the"
         f" first rows; --column_types={column}:string keeps it"
     )
 

@@ -7,6 +7,7 @@ that transforms read (boxes to blur, clips to cut) are equal too, and all their 
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from bisect import bisect_left
@@ -24,6 +25,7 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import key_format
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.core.on_disk import MOST_IN_MEMORY
 from any2ds.core.rows import Row
 from any2ds.core.samples import Samples, release
 from any2ds.core.tables import values
@@ -34,6 +36,7 @@ from any2ds.storage.disk.space import Room
 _WAITING = 2_000_000  # rows that are looked up at once; each takes 24 bytes of memory
 _SHARE = 64  # of those before them if that is more, so that the file is read 64 times for each e-fold of the list
 _MOST_WAITING = 32_000_000
+_HASHED_AT_ONCE = 256  # long URLs
 _MOST_IN_MEMORY = 16 << 20  # bytes of such rows
 _PATIENCE = 4.0  # times what the last look-up took, for which further rows are waited for
 
@@ -80,15 +83,34 @@ def expected_hashes(rows: pa.Table | pa.RecordBatch) -> Urls | None:
 
 def repeated(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
     """Maps the position of each duplicate to the position of the first row with its URL."""
-    urls = comparable(urls, expected, also)
-    if len(pc.unique(urls)) == len(urls):
-        return {}
-    firsts: dict[str, int] = {}
+    if urls.nbytes > MOST_IN_MEMORY:
+        texts = _hashed(urls, expected, also)
+    else:
+        urls = comparable(urls, expected, also)
+        if len(pc.unique(urls)) == len(urls):
+            return {}
+        texts = urls.to_pylist()
+    firsts: dict[str | bytes, int] = {}
     found = {}
-    for position, url in enumerate(urls.to_pylist()):
+    for position, url in enumerate(texts):
         if url and (first := firsts.setdefault(url, position)) != position:
             found[position] = first
     return found
+
+
+def _hashed(urls: Urls, expected: Urls | None, also: Urls | None) -> Iterator[bytes | None]:
+    """Hashes that are equal where the texts of `comparable` are, without all of these in memory."""
+    for start in range(0, len(urls), _HASHED_AT_ONCE):
+        parts = [
+            each
+            if each is None
+            else pa.concat_arrays(part.chunks)
+            if isinstance(part := each.slice(start, _HASHED_AT_ONCE), pa.ChunkedArray)
+            else pa.concat_arrays([part])
+            for each in (urls, expected, also)
+        ]
+        for text in comparable(*parts).to_pylist():
+            yield hashlib.blake2b(text.encode(), digest_size=16).digest() if text else None
 
 
 class Copies:

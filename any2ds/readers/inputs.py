@@ -26,9 +26,9 @@ from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionEr
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import keys_of, to_batches
+from any2ds.readers.formats._objects import Group, keys_of, to_batches
 from any2ds.readers.formats._repair import without_surrogates
-from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
+from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, one_line, require, sliced
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import folders
 from any2ds.storage.folders import InputFile
@@ -266,13 +266,26 @@ class Given:
 Input = File | Given
 
 
+def _ranges(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Where batches of rows that are Python objects begin and end: one text may stand in all of them."""
+    start = size = 0
+    for at, item in enumerate(items):
+        texts = item.values() if isinstance(item, Mapping) else (item,)
+        size += sum(len(text) for text in texts if isinstance(text, (str, bytes, list, tuple, dict)))
+        if at + 1 - start == BATCH_ROWS or size > BATCH_BYTES:
+            yield start, at + 1
+            start, size = at + 1, 0
+    if start < len(items):
+        yield start, len(items)
+
+
 def _of_urls(urls: Sequence[Any]) -> Given:
     """An item that is not a string is a row without a URL."""
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         require(columns.names, [columns.url])
-        for start in range(0, len(urls), BATCH_ROWS):
-            part = urls[start : start + BATCH_ROWS]
+        for start, end in _ranges(urls):
+            part = urls[start:end]
             texts = [without_surrogates(url) if isinstance(url, str) else None for url in part]
             yield pa.record_batch([pa.array(texts, pa.string())], names=[columns.url])
 
@@ -295,8 +308,7 @@ def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
     extent = Extent(len(objects))
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
-        starts = range(0, len(objects), BATCH_ROWS)
-        groups = ((part := objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+        groups = (Group(objects[start:end], range(start + 1, end + 1)) for start, end in _ranges(objects))
         extent.names = keys_of(objects)
         yield from to_batches(groups, columns, schema, "row")
 
@@ -326,7 +338,7 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
         rows = len(given) if hasattr(given, "__len__") else None
         try:
             return [_of_arrow(_stream(given, options.url_col), rows)]
-        except UnicodeEncodeError:  # halves of surrogate pairs, which Arrow does not have
+        except (UnicodeEncodeError, OverflowError):  # halves of surrogate pairs, integers of more than 64 bits
             if not hasattr(given, "to_dict"):
                 raise
             return [_of_objects(given.to_dict("records"))] if hasattr(given, "columns") else [_of_urls(given.tolist())]
@@ -407,7 +419,7 @@ def _stream(given: Any, url_col: str) -> Any:
             if "non-struct type" not in str(error):
                 raise
         values = pa.chunked_array(given if is_stream else [pa.array(given)])
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError):
         raise
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(

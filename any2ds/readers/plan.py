@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from any2ds.core.manifest import URLS, row_urls, urls_sha256
+from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk, serialized
 from any2ds.core.rows import ShardJob
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
@@ -44,9 +45,9 @@ def plan(
     """The jobs of the shards that are not "done" by their `state`, which may raise."""
     for cut in cuts:
         if (found := state(cut)) != "done":
-            rows = _serialize(cut.batches, schema)
+            rows, size = _serialize(cut.batches, schema)
             redo = () if found == "short" else None
-            yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, fingerprint=cut.fingerprint())
+            yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, size=size, fingerprint=cut.fingerprint())
 
 
 def cuts(
@@ -62,13 +63,16 @@ def cuts(
     If `batches` raises, the rows before come first; the last shard of them may be short.
     """
     pending: list[pa.RecordBatch] = []
+    in_memory = 0  # the last batches of `pending` that are not on disk
+    size = 0  # bytes of these
     start, missing = 0, rows_per_shard
     failure: Exception | None = None
 
     def ended() -> Cut:
-        nonlocal start, missing, first_shard
+        nonlocal start, missing, first_shard, in_memory, size
         cut = Cut(first_shard, start, tuple(pending), failure is not None, url_columns)
         pending.clear()
+        in_memory = size = 0
         start, missing, first_shard = start + cut.rows, rows_per_shard, first_shard + 1
         return cut
 
@@ -80,6 +84,10 @@ def cuts(
                 pending.append(batch.slice(0, missing))
                 batch = batch.slice(missing)
                 missing -= pending[-1].num_rows
+                in_memory, size = in_memory + 1, size + pending[-1].nbytes
+                if size > MOST_IN_MEMORY:
+                    pending[-in_memory:] = on_disk(pending[-in_memory:])
+                    in_memory = size = 0
                 if not missing:
                     yield ended()
     except Exception as error:  # what was read before is used first
@@ -90,8 +98,8 @@ def cuts(
         raise failure
 
 
-def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """The columns of `schema`, and `BAD_ROWS` if one of the batches has it."""
+def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, int]:
+    """The columns of `schema`, and `BAD_ROWS` if one of the batches has it; and how many bytes these are in memory."""
     rows = list(batches)
     if any(BAD_ROWS in batch.schema.names for batch in rows):
         schema = schema.append(pa.field(BAD_ROWS, pa.string()))
@@ -101,8 +109,5 @@ def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
             else batch.append_column(BAD_ROWS, pa.nulls(batch.num_rows, pa.string()))
             for batch in rows
         ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        for batch in rows:
-            stream.write_batch(batch.select(schema.names))
-    return bytes(sink.getvalue().to_pybytes())
+    size = sum(batch.nbytes for batch in rows)
+    return serialized((batch.select(schema.names) for batch in rows), schema, size), size

@@ -8,19 +8,24 @@ Resumed runs rely on the order, so it must never change.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import ReadError
+from any2ds.core.on_disk import on_disk
 from any2ds.core.tables import take
 
 WINDOW = 100_000  # rows that are mixed with each other
 _AT_ONCE = 32  # row groups; each takes a page or two of memory for each column
 _BATCH_ROWS = 65536
+_POOL_BYTES = 256 << 20  # of a window in memory; of more, rows are picked one by one
+_PICKED_BYTES = 16 << 20
 # A list with row groups within both limits is one window.
 _SMALL_ROWS = 1_000_000
 _SMALL_BYTES = 128 << 20
@@ -52,16 +57,21 @@ def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) ->
     yielded are the first ones of the complete list too.
     """
     pool: list[pa.RecordBatch] = []
+    in_memory = size = 0  # the last batches of the pool that are not on disk, and their bytes
     rows = number = 0
     for batch in batches:
         while rows + batch.num_rows >= window or (pool and not batch.num_rows):
             pool.append(batch.slice(0, window - rows))
             batch = batch.slice(window - rows)
             yield from _in_random_order(pool, seed, number)
-            pool, rows, number = [], 0, number + 1
+            pool, rows, number, in_memory, size = [], 0, number + 1, 0, 0
         if batch.num_rows:
             pool.append(batch)
             rows += batch.num_rows
+            in_memory, size = in_memory + 1, size + batch.nbytes
+            if size > _POOL_BYTES:
+                pool[-in_memory:] = on_disk(pool[-in_memory:])
+                in_memory = size = 0
         else:
             yield batch
     if pool:
@@ -70,12 +80,26 @@ def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) ->
 
 def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) -> Iterator[pa.RecordBatch]:
     # Batches with rows that could not be read have one column more, which is null in the others.
-    rows = pa.concat_tables(
-        [pa.Table.from_batches([batch]) for batch in batches], promote_options="default"
-    ).combine_chunks()
+    rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
     indices = order(seed, f"window {number}", len(rows))
+    size = rows.nbytes
+    if size > _POOL_BYTES:
+        yield from _picked(rows.to_batches(), indices.to_pylist(), max(1, _PICKED_BYTES * len(rows) // size))
+        return
+    rows = rows.combine_chunks()
     for start in range(0, len(rows), _BATCH_ROWS):
         yield from take(rows, indices.slice(start, _BATCH_ROWS).to_pylist()).to_batches()
+
+
+def _picked(batches: Sequence[pa.RecordBatch], numbers: Sequence[int], at_once: int) -> Iterator[pa.RecordBatch]:
+    """The rows with these numbers, without a copy of the others: Arrow's `take` makes one of all."""
+    starts = list(accumulate((batch.num_rows for batch in batches), initial=0))
+    for start in range(0, len(numbers), at_once):
+        rows = []
+        for number in numbers[start : start + at_once]:
+            which = bisect_right(starts, number) - 1
+            rows.append(batches[which].slice(number - starts[which], 1))
+        yield from pa.Table.from_batches(rows).combine_chunks().to_batches()
 
 
 def shuffled(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:

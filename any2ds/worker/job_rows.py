@@ -13,6 +13,7 @@ from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.core.on_disk import deserialized
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.core.tables import rows_of, take
@@ -31,7 +32,7 @@ class JobRows:
     ) -> None:
         self.bad: dict[int, str] = {}  # position of a row that could not be read -> why
         if table is None:
-            table = pa.ipc.open_stream(job.rows).read_all()
+            table = deserialized(job.rows, job.size)
             if BAD_ROWS in table.schema.names:
                 reasons = enumerate(table.column(BAD_ROWS).to_pylist())
                 self.bad = {position: reason for position, reason in reasons if reason is not None}
@@ -45,8 +46,10 @@ class JobRows:
 
     def at(self, positions: list[int]) -> Iterator[Row]:
         """Those at `positions`, in that order."""
-        rows = positions if self._index is None else [self._index[position] for position in positions]
-        return self._rows(take(self.table, rows), positions)
+        for start in range(0, len(positions), _ROWS_AT_ONCE):
+            some = positions[start : start + _ROWS_AT_ONCE]
+            rows = some if self._index is None else [self._index[position] for position in some]
+            yield from self._rows(take(self.table, rows), some)
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 import threading
 import time
 import traceback
@@ -36,11 +37,42 @@ _PROGRESS_SECONDS = 0.5  # between two events of this kind
 _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
 _MOST_REMADE_SHARDS = 128
+_MOST_LIST_BYTES = 256 << 20  # of the rows of open shards; one shard may have more
 _ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from the list in one go
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
 _LOOK_SECONDS = 0.25  # between two looks at the room on the disk
 _LOOK_BYTES = 32 << 20  # and bytes
 _LAST_PUBLISH = 0.5  # seconds that a shard may still take to be published when the run is broken off
+
+
+class _Bytes:
+    """What open shards have of the list; one thread waits here until others are done."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[int, int] = {}
+        self._released = threading.Condition()
+
+    def acquire(self, shard_id: int, size: int, blocking: bool = True) -> bool:
+        def has_room() -> bool:
+            return not self._held or sum(self._held.values()) + size <= self._most
+
+        with self._released:
+            if not self._released.wait_for(has_room, timeout=None if blocking else 0):
+                return False
+            self._held[shard_id] = size
+            return True
+
+    def release(self, shard_id: int) -> None:
+        with self._released:
+            self._held.pop(shard_id, None)
+            self._released.notify()
+
+    def open(self) -> None:
+        """Nobody waits any more."""
+        with self._released:
+            self._most = sys.maxsize
+            self._released.notify()
 
 
 class OpenShards:
@@ -81,6 +113,7 @@ class OpenShards:
         self._room = threading.Semaphore(ahead)
         # Of those that are made again most rows are there; they hold little until they are complete.
         self._room_again = threading.Semaphore(max(4, min(most_open, _MOST_REMADE_SHARDS)))
+        self._list_bytes = _Bytes(_MOST_LIST_BYTES)
         self._rooms: dict[int, threading.Semaphore] = {}  # that open shards, or those to be given up, have taken
         self._closed = False
         self._stopping = False
@@ -107,11 +140,16 @@ class OpenShards:
         """The rows of all jobs, some at a time; a shard is opened when its first row is asked for."""
         for job in jobs:
             room = self._room if job.redo is None else self._room_again
+            size = max(job.size, len(job.rows))
             if not room.acquire(blocking=False):
                 self.metrics.crowded.begin()
                 room.acquire()
                 self.metrics.crowded.end()
             self._rooms[job.shard_id] = room
+            if not self._list_bytes.acquire(job.shard_id, size, blocking=False):
+                self.metrics.crowded.begin()
+                self._list_bytes.acquire(job.shard_id, size)
+                self.metrics.crowded.end()
             if self._closed or self._stopping:
                 return
             try:
@@ -209,6 +247,7 @@ class OpenShards:
     def _leave(self, shard_id: int) -> None:
         if room := self._rooms.pop(shard_id, None):
             room.release()
+            self._list_bytes.release(shard_id)
 
     def take(self, samples: Samples) -> None:
         """What has become of one row, or of one of its URLs where it has several."""
@@ -400,6 +439,7 @@ class OpenShards:
         self._room.release()
         self._output.give_up()
         self._room_again.release()
+        self._list_bytes.open()
         self._publisher.shutdown(wait=False, cancel_futures=True)
         # One may be at it, and should not make files in a folder that is being removed.
         wait_for([future for _, future in self._publishing if not future.cancelled()], _LAST_PUBLISH)

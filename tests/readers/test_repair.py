@@ -7,7 +7,6 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +14,8 @@ import pytest
 
 import any2ds
 from any2ds.config.options import InputOptions
-from any2ds.readers.formats._repair import repaired
+from any2ds.readers.formats._document import Document
+from any2ds.readers.formats._objects import parsed
 from any2ds.readers.sources import Source
 from any2ds.testing.server import serve
 
@@ -140,10 +140,12 @@ def as_text(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def test_documents_are_repaired_wherever_they_are_cut_into_pieces() -> None:
+def test_a_document_is_cut_into_its_values_wherever_it_is_cut_into_pieces() -> None:
     chance = random.Random(1)
     for _ in range(3000):
-        document = json.dumps(made(chance)).encode()
+        values = [made(chance) for _ in range(4)]
+        text = json.dumps(values, indent=chance.choice([None, 1])).encode()
         size = chance.randrange(1, 40)
-        pieces = [document[start : start + size] for start in range(0, len(document), size)]
-        assert orjson.loads(b"".join(repaired(pieces))) == as_text(json.loads(document)), (document, size)
+        document = Document(iter([text[start : start + size] for start in range(0, len(text), size)]))
+        found = [parsed(document.value() or b"") for _ in document.elements()]
+        assert (as_text(found), document.peek()) == (as_text(values), b""), (text, size)

@@ -27,7 +27,7 @@ from tests.support.recordings import film, tone
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ["PIL", "aiohttp", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
-EXTRAS += ["ijson", "pypdfium2", "requests", "simplejpeg", "trafilatura", "yaml", "zstandard"]
+EXTRAS += ["pypdfium2", "requests", "simplejpeg", "trafilatura", "yaml", "zstandard"]
 DRAWING = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 # Python imports a module of this name when it starts.
@@ -192,17 +192,15 @@ def test_an_option_that_is_given_is_refused_without_its_library(bare: str, tmp_p
 
 
 def test_a_list_that_needs_a_library_is_refused_without_it(web: Path, bare: str, tmp_path: Path) -> None:
-    (tmp_path / "urls.json").write_text(json.dumps([{"url": (web / "a.jpg").as_uri()}]))
     (tmp_path / "urls.txt").write_text((web / "a.jpg").as_uri())
     with serve(tmp_path) as server:
-        lists = ["urls.json", server.url("urls.txt"), "urls.txt"]
+        lists = [server.url("urls.txt"), "urls.txt"]
         calls = [{**QUIET, "url_list": each, "output_folder": f"out{n}"} for n, each in enumerate(lists)]
-        json_one, https, plain = refusals(calls, bare, tmp_path)
+        https, plain = refusals(calls, bare, tmp_path)
         assert server.counts["urls.txt"] == 0
-    assert "needs a library that is not installed: pip install 'any2ds[json]'" in str(json_one)
     assert "needs a library that is not installed: pip install 'any2ds[https]'" in str(https)
     assert plain is None
-    assert not list(tmp_path.glob("out[01]"))
+    assert not list(tmp_path.glob("out0"))
 
 
 def test_only_yaml_that_people_wrote_needs_a_library(web: Path, bare: str, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ sys.meta_path.insert(0, Begin())
 # Neither the run nor its worker needs them for URLs that are stored as they come.
 NOWHERE = (
     "pandas numpy cv2 PIL av requests urllib3 aiohttp jinja2 pygal lxml xml yaml wandb tensorboard prometheus_client"
-    " tensorflow torch pygments markdown_it trafilatura pypdfium2 s3fs botocore gcsfs paramiko huggingface_hub ijson"
+    " tensorflow torch pygments markdown_it trafilatura pypdfium2 s3fs botocore gcsfs paramiko huggingface_hub"
     " multiprocessing sqlite3 unittest html.parser fsspec asyncio importlib.metadata email urllib.request"
     " pyarrow.vendored.docscrape"
     " pyarrow.dataset pyarrow.acero pyarrow.substrait pyarrow.flight pyarrow.pandas_compat"

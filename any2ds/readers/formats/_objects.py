@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -12,16 +12,25 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, misfit, with_bad_rows
+from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, misfit, shown, with_bad_rows
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
 from any2ds.readers.formats._text import one_line, require, whole_lines
 
-LONGEST_LINE = 2**26  # bytes
+LONGEST_LINE = 2**24  # bytes; as Python values they take up to 25 times as much
+TOO_LONG = f"of over {LONGEST_LINE >> 20} MiB"
 _ENOUGH = 100  # objects; a key that none of them has is missing
+_DEEPEST = 50  # levels of nested values, of which Arrow's files take 64
+_LONGEST_NUMBER = 4000  # digits of an integer; Python itself refuses more than 4,300
 
-Group = tuple[Sequence[Mapping[str, Any] | BadRow], Sequence[int]]
-"""Objects and bad rows, and their numbers in the list."""
+
+class Group(NamedTuple):
+    """Some rows of a list."""
+
+    items: Sequence[Mapping[str, Any] | BadRow]
+    numbers: Sequence[int]  # of them in the list
+    size: int = 0  # bytes of their text; 0 for rows that are Python objects
+
 
 _MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 # Where all Python values are of these types, pyarrow converts them without loss.
@@ -32,6 +41,9 @@ _KINDS: Mapping[pa.DataType, frozenset[type]] = {
     pa.string(): frozenset({str}),
 }
 _JSON_KINDS = frozenset({int, float, bool, str, list, dict})
+_ALL_DIGITS_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
+_TWENTY_DIGITS = b"0" * 20
+_NESTED = (list, tuple, dict)
 
 
 def to_batches(
@@ -60,7 +72,7 @@ def to_batches(
         if isinstance(group, pa.RecordBatch):
             yield group
             continue
-        items, numbers = group
+        items, numbers, _ = group
         bad = {row: item for row, item in enumerate(items) if isinstance(item, BadRow)}
         objects = [item for item in items if not isinstance(item, BadRow)]
         if not objects:
@@ -91,10 +103,14 @@ def _typed(
     arrays = []
     for name in columns.names:
         values = [item.get(name) for item in objects]
+        for row, value in enumerate(values):
+            if isinstance(value, _NESTED) and _is_deep(value):
+                values[row] = None
+                misfits.setdefault(row, f"column {name!r}: a value of more than {_DEEPEST} levels")
         if name == columns.url:
             for row, value in enumerate(values):
                 if value.__class__ in (list, dict):
-                    what = f"column {name!r}: {excerpt(repr(value), 50)} is no URL"
+                    what = f"column {name!r}: {shown(value)} is no URL"
                     misfits[row] = f"{what}; --input_format=json reads a table in one document"
         if name not in types:
             types[name] = _type_of(values)
@@ -112,6 +128,18 @@ def _typed(
     return pa.record_batch(arrays, names=list(columns.names)), misfits
 
 
+def _is_deep(value: Any) -> bool:
+    """Whether a value has more than _DEEPEST levels; Python's own functions fail at about 1,000."""
+    waiting = [(value, 1)]
+    while waiting:
+        value, level = waiting.pop()
+        if level > _DEEPEST:
+            return True
+        parts = value.values() if isinstance(value, dict) else value
+        waiting += [(part, level + 1) for part in parts if isinstance(part, _NESTED)]
+    return False
+
+
 def _nothing(names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     schema = pa.schema([pa.field(name, types[name]) for name in names])
     return pa.RecordBatch.from_pylist([], schema=schema)
@@ -123,21 +151,22 @@ def _gathered(groups: Iterable[Group | pa.RecordBatch], names: Iterable[str]) ->
     missing = set(names)
     items: list[Mapping[str, Any] | BadRow] = []
     numbers: list[int] = []
-    objects = 0
+    objects = size = 0
     failure: ReadError | None = None
-    while missing and objects < _ENOUGH and len(items) <= MOST_LEADING:
+    while missing and objects < _ENOUGH and len(items) <= MOST_LEADING and size <= LONGEST_LINE:
         try:
             more = next(iterator, None)
         except ReadError as error:
             failure, more = error, None
         if more is None:
             break
-        items += more[0]
-        numbers += more[1]
-        found = [item for item in more[0] if not isinstance(item, BadRow)]
+        items += more.items
+        numbers += more.numbers
+        size += more.size
+        found = [item for item in more.items if not isinstance(item, BadRow)]
         objects += len(found)
         missing.difference_update(*found)
-    yield items, numbers
+    yield Group(items, numbers, size)
     if failure is not None:
         raise failure
     yield from iterator
@@ -156,7 +185,7 @@ def noting_keys(groups: Iterable[Group | pa.RecordBatch], keys: list[str]) -> It
     """`groups`; the keys of the first one with objects are added to `keys`."""
     for group in groups:
         if not keys and not isinstance(group, pa.RecordBatch):
-            keys += keys_of(group[0])
+            keys += keys_of(group.items)
         yield group
 
 
@@ -183,13 +212,13 @@ def _lines(
             except (ValueError, RecursionError) as error:
                 if not line.strip():
                     continue
-                why = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else "a line of over 64 MiB"
+                why = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else f"a line {TOO_LONG}"
                 item = BadRow(f"line {number}", f"{why}: {excerpt(line)!r}")
             if not isinstance(item, (dict, BadRow)):
                 item = BadRow(f"line {number}", f"not a JSON object: {excerpt(line, 50)}")
             items.append(item)
             numbers.append(number)
-        yield items, numbers
+        yield Group(items, numbers, len(block))
 
 
 def _by_pyarrow(block: bytes, columns: Columns, known: Mapping[str, pa.DataType]) -> pa.RecordBatch | None:
@@ -219,13 +248,18 @@ def _by_pyarrow(block: bytes, columns: Columns, known: Mapping[str, pa.DataType]
 
 def parsed(line: bytes) -> Any:
     """Raises ValueError or RecursionError if `line` is not JSON."""
-    try:
-        return orjson.loads(line)
-    except ValueError:
-        if not line.strip():
-            raise
-        # Python's own json takes NaN and Infinity, which it writes, and halves of surrogate pairs.
-        return without_surrogates(json.loads(line))
+    if _TWENTY_DIGITS not in line.translate(_ALL_DIGITS_ZERO):  # orjson rounds integers of more than 64 bits
+        try:
+            return orjson.loads(line)
+        except ValueError:
+            if not line.strip():
+                raise
+    # Python's own json takes NaN and Infinity, which it writes, halves of surrogate pairs, and any number.
+    return without_surrogates(json.loads(line, parse_int=_integer))
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else digits
 
 
 def _require(columns: Columns, objects: Sequence[Mapping[str, Any]], may_be_absent: bool) -> None:
@@ -325,4 +359,9 @@ def _coerced(values: Sequence[Any], type: pa.DataType, others: Set[Any]) -> Sequ
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(value, default=str, ensure_ascii=False)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
 from any2ds.core.signatures import type_by_signature
 
 BATCH_ROWS = 65536
+BATCH_BYTES = 2**24  # of the values of a batch
 BLOCK = 2**20  # bytes; small enough to be there at once, large enough for vectorised work
 NO_UTF8_IN_URL = "any2ds.percent"  # an error handler for `bytes.decode`: the byte E9 becomes %E9
 
@@ -181,10 +183,54 @@ def require(wanted: Sequence[str], existing: Sequence[str]) -> None:
         raise InputError(f"the url list has several columns called {twice[0]!r}")
 
 
-def sliced(batch: pa.RecordBatch, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """`batch` in parts of at most `rows` rows."""
+def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` in parts of at most BATCH_ROWS rows, and of about BATCH_BYTES where a value that the columns refer to
+    several times counts each time."""
+    size = sum(map(_row_size, batch.columns))
+    rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / size))) if size else BATCH_ROWS
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def _row_size(column: pa.Array) -> float:
+    """Bytes that a row takes: the mean, or the largest value of a dictionary or of runs."""
+    is_dictionary = pa.types.is_dictionary(column.type)
+    if is_dictionary or pa.types.is_run_end_encoded(column.type):
+        values = column.dictionary if is_dictionary else column.values
+        try:
+            return float(pc.max(pc.binary_length(values)).as_py() or 0)
+        except pa.ArrowNotImplementedError:  # views, numbers, nested values
+            return float(values.nbytes)
+    return column.nbytes / len(column) if len(column) else 0.0
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowException:  # dictionaries in nested values, which cannot be joined
+        return batches
+
+
+def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Neighbours in one batch, as long as they are within both limits; what was read before an error comes first."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    failure: Exception | None = None
+    iterator = iter(batches)
+    while failure is None:
+        try:
+            batch = next(iterator, None)
+        except Exception as error:
+            failure, batch = error, None
+        if waiting and (batch is None or rows + batch.num_rows > most_rows or size + batch.nbytes > most_bytes):
+            yield from _concatenated(waiting)
+            waiting, rows, size = [], 0, 0
+        if batch is None:
+            break
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if failure is not None:
+        raise failure
 
 
 def one_line(text: Any, at_most: int = 200) -> str:

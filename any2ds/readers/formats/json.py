@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any, BinaryIO, ClassVar, Literal
 
-import ijson
-import orjson
 import pyarrow as pa
 
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import BadRow, excerpt
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import Group, line_batches, noting_keys, parsed, to_batches
-from any2ds.readers.formats._repair import repaired
-from any2ds.readers.formats._text import BATCH_ROWS, blocks, one_line
+from any2ds.readers.formats._document import Document, Ended, Malformed
+from any2ds.readers.formats._objects import TOO_LONG, Group, line_batches, noting_keys, parsed, to_batches
+from any2ds.readers.formats._text import BATCH_ROWS, BLOCK, blocks, one_line
 
 Form = Literal["lines", "objects", "array", "columns", "lists", "index", "split", "table"]
 """One object a line; objects over several lines; an array of objects; the orients of pandas, `lists` being its
@@ -31,7 +30,7 @@ _ABSENT: Any = object()
 
 class Json:
     """All forms are streamed, so that the list can be larger than memory; but for `columns` and `lists`, whose wanted
-    columns are in memory as JSON, because the last one ends where the file does. NaN and Infinity are null."""
+    columns are in memory as JSON, because the last one ends where the file does."""
 
     seekable: ClassVar[bool] = False
 
@@ -43,21 +42,19 @@ class Json:
         head = next((piece for piece in pieces if piece.strip()), b"")
         if not head:
             return
-        form, keys = _form(b"".join(repaired([head])).lstrip(), columns.url)
+        form, keys = _form(head.lstrip(), columns.url)
         pieces = chain([head], pieces)
         if form == "lines":
             yield from line_batches(pieces, columns, schema, self.names)
-            return
-        pieces = repaired(pieces)
-        if form in ("columns", "lists"):
-            found = _Columns(columns.names, form == "lists").read(pieces)
+        elif form in ("columns", "lists"):
+            found = _columns(Document(pieces), columns.names, form == "lists")
             self.names = names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))
             required = columns.names if schema is None else [columns.url]
             if absent := [name for name in required if name not in names]:
                 raise MissingColumns(absent, names)
             yield from to_batches(_rows(found), columns, schema, "row")
         else:
-            yield from to_batches(noting_keys(_objects(pieces, form), self.names), columns, schema, "item")
+            yield from to_batches(noting_keys(_objects(Document(pieces), form), self.names), columns, schema, "item")
 
 
 # --- which form it is ---
@@ -66,8 +63,7 @@ class Json:
 def _form(head: bytes, url: str) -> tuple[Form, Sequence[str]]:
     """The form of a list that begins with `head`, and the keys of the first object in `head`. Raises WrongFormat."""
     if head[:1] == b"[":
-        first_events = [event for event, _ in (_events(head[:65536]) or [])[1:2]]
-        if first_events and first_events[0] not in ("start_map", "end_array"):
+        if head[1:].lstrip()[:1] not in (b"{", b"]", b""):
             raise WrongFormat(f"{_UNKNOWN}: this array begins with something else than an object")
         return "array", ()
     if head[:1] != b"{":
@@ -111,170 +107,174 @@ def _are(kind: type, values: Any) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
-def _events(head: bytes) -> list[tuple[str, Any]] | None:
-    """The parser's events for the beginning of a document; None if it is malformed."""
-    events = ijson.sendable_list()
-    parser = ijson.basic_parse_coro(events, multiple_values=True)
-    try:
-        parser.send(head)
-    except ijson.JSONError:
-        return None
-    return events  # type: ignore[no-any-return]
-
-
 def _skeleton(head: bytes) -> dict[str, Any] | None:
-    """The beginning of an object: its keys, the keys of its objects, and empty arrays for its arrays."""
-    events = _events(head.rstrip())  # `blocks` adds a newline where the document breaks off
-    if events is None:
-        return None
+    """The beginning of an object: its keys, the keys of its objects, and empty arrays for its arrays; None if it is
+    malformed."""
+    document = Document(iter([head]))
     found: dict[str, Any] = {}
-    depth, outer, inner = 0, "", ""
-    for event, value in events:
-        if event == "map_key":
-            outer, inner = (value, inner) if depth == 1 else (outer, value)
-            if depth == 2 and isinstance(found.get(outer), dict):
-                found[outer][inner] = None
-        elif event in ("start_map", "start_array"):
-            if depth == 1:
-                found[outer] = {} if event == "start_map" else []
-            depth += 1
-        elif event in ("end_map", "end_array"):
-            depth -= 1
-            if not depth:
-                break
-        elif depth == 1:
-            found[outer] = value
+    try:
+        for key in document.members():
+            first = document.peek()
+            found[key] = {} if first == b"{" else [] if first == b"[" else None
+            if first == b"{":
+                for inner in document.members():
+                    found[key][inner] = None
+                    document.value(is_wanted=False)
+            else:
+                text = document.value(is_wanted=first != b"[")
+                found[key] = found[key] if text is None else parsed(text)
+    except Ended:
+        pass
+    except (Malformed, ValueError, RecursionError):
+        return None
     return found
 
 
 # --- forms with an object for each row ---
 
 
-def _objects(pieces: Iterator[bytes], form: Form) -> Iterator[Group]:
+def _objects(document: Document, form: Form) -> Iterator[Group]:
     """Raises ReadError where the document is malformed."""
-    used, names = 0, list[str]()
-    found: Any = ijson.sendable_list()
-    header: Any = ijson.sendable_list()
-    parsers = {
-        "array": lambda: [ijson.items_coro(found, "item", use_float=True)],
-        "objects": lambda: [ijson.items_coro(found, "", use_float=True, multiple_values=True)],
-        "index": lambda: [ijson.kvitems_coro(found, "", use_float=True)],
-        "table": lambda: [ijson.items_coro(found, "data.item", use_float=True)],
-        "split": lambda: [
-            ijson.items_coro(header, "columns.item", use_float=True),
-            ijson.items_coro(found, "data.item", use_float=True),
-        ],
-    }[form]()
-    for failure in _fed(pieces, parsers):
-        items = [value for _, value in found] if form == "index" else list(found)
-        names += map(str, header)
-        del found[:], header[:]
-        if form == "split":
-            if items and not names:
-                raise WrongFormat("its columns are named behind its data, where pandas names them first")
-            items = [_named(names, item) for item in items]
-        numbers = range(used + 1, used + len(items) + 1)
-        yield [_object(item, number) for item, number in zip(items, numbers, strict=True)], numbers
-        used += len(items)
-        if failure is not None:
-            is_malformed = isinstance(failure.__cause__, ijson.JSONError)
-            where = f"item {used + 1}" if is_malformed else failure.where
-            raise ReadError(where, failure.reason) from failure.__cause__
-
-
-def _named(names: Sequence[str], item: Any) -> Any:
-    is_row = isinstance(item, list) and len(item) == len(names)
-    return dict(zip(names, item, strict=True)) if is_row else item
-
-
-def _object(item: Any, number: int) -> Mapping[str, Any] | BadRow:
-    if isinstance(item, dict):
-        return item
-    return BadRow(f"item {number}", f"not a JSON object: {excerpt(repr(item), 50)}")
-
-
-def _fed(pieces: Iterator[bytes], parsers: Sequence[Any]) -> Iterator[ReadError | None]:
-    """Feeds the document to the parsers. Yields None after each piece, and at the end the error, if any."""
+    items: list[Mapping[str, Any] | BadRow] = []
+    used = size = 0
+    texts = _split(document) if form == "split" else _texts(document, form)
     failure: ReadError | None = None
-    piece: bytes | None = b""
-    while piece is not None and failure is None:
+    while failure is None:
         try:
-            piece = next(pieces, None)
+            names, text = next(texts, ((), _ABSENT))
         except ReadError as error:
-            yield error
-            return
-        for parser in parsers:  # each keeps what it has found before an error
-            try:
-                if piece is None:
-                    parser.close()
-                else:
-                    parser.send(piece)
-            except ijson.JSONError as error:
-                failure = ReadError("", f"not JSON ({one_line(error)})")
-                failure.__cause__ = error
-        yield failure
+            failure = error
+        else:
+            if text is _ABSENT:
+                break
+            items.append(_object(text, names, used + len(items) + 1))
+            size += len(text or b"")
+        if size >= BLOCK or failure is not None:
+            yield Group(items, range(used + 1, used + len(items) + 1), size)
+            used, size, items = used + len(items), 0, []
+    if failure is not None:
+        where = f"item {used + 1}" if isinstance(failure, Malformed) else failure.where
+        raise ReadError(where, failure.reason) from failure.__cause__
+    yield Group(items, range(used + 1, used + len(items) + 1), size)
+
+
+Texts = Iterator[tuple[Sequence[str], bytes | None]]
+"""The names of the columns, if rows are arrays; and a row as JSON, None if it is too long."""
+
+
+def _texts(document: Document, form: Form) -> Texts:
+    if form == "array":
+        for _ in document.elements():
+            yield (), document.value()
+    elif form == "index":
+        for _ in document.members():
+            yield (), document.value()
+    elif form == "table":
+        for key in document.members():
+            if key != "data":
+                document.value(is_wanted=False)
+                continue
+            for _ in document.elements():
+                yield (), document.value()
+    else:
+        while document.peek():
+            yield (), document.value()
+        return
+    if document.peek():
+        raise Malformed("text behind the end of the document")
+
+
+def _split(document: Document) -> Texts:
+    names: list[str] | None = None
+    for key in document.members():
+        if key == "columns":
+            with suppress(ValueError):
+                names = list(map(str, parsed(document.value() or b"")))
+        elif key == "data":
+            for _ in document.elements():
+                if names is None:
+                    raise WrongFormat("its columns are named behind its data, where pandas names them first")
+                yield names, document.value()
+        else:
+            document.value(is_wanted=False)
+    if document.peek():
+        raise Malformed("text behind the end of the document")
+
+
+def _object(text: bytes | None, names: Sequence[str], number: int) -> Mapping[str, Any] | BadRow:
+    """A row of a document; with `names`, one that is an array of their values."""
+    where = f"item {number}"
+    if text is None:
+        return BadRow(where, f"an item {TOO_LONG}")
+    try:
+        item = parsed(text)
+    except (ValueError, RecursionError) as error:
+        return BadRow(where, f"not JSON ({one_line(error)}): {excerpt(text)!r}")
+    if names and isinstance(item, list) and len(item) == len(names):
+        item = dict(zip(names, item, strict=True))
+    return item if isinstance(item, dict) else BadRow(where, f"not a JSON object: {excerpt(text, 50)}")
 
 
 # --- forms with a column after the other ---
 
 
-class _Columns:
-    """Reads the columns `names` of an object of columns: objects by index, or arrays."""
+def _columns(document: Document, names: Sequence[str], are_lists: bool) -> dict[str, list[pa.Array]]:
+    """The values of the columns `names` of an object of columns, which are arrays or objects by index; as JSON.
 
-    def __init__(self, names: Sequence[str], are_lists: bool) -> None:
-        self._names, self._are_lists = names, are_lists
-
-    def read(self, pieces: Iterator[bytes]) -> dict[str, list[pa.Array]]:
-        """The values of each column, as JSON. Raises ReadError unless all have the same rows."""
-        found: dict[str, list[pa.Array]] = {name: [] for name in self._names}
-        waiting: dict[str, Any] = {name: ijson.sendable_list() for name in self._names}
-        labels = {name: hashlib.sha256() for name in self._names}
-        parser: Callable[[str], Any] = lambda name: (  # noqa: E731
-            ijson.items_coro(waiting[name], f"{name}.item", use_float=True)
-            if self._are_lists
-            else ijson.kvitems_coro(waiting[name], name, use_float=True)
-        )
-        for failure in _fed(pieces, [parser(name) for name in self._names]):
-            if failure is not None:
-                raise failure
-            for name, items in waiting.items():
-                if not items:
-                    continue
-                if not self._are_lists:
-                    labels[name].update("\0".join([label for label, _ in items]).encode() + b"\0")
-                values = items if self._are_lists else [value for _, value in items]
-                found[name].append(pa.array([_dumped(value) for value in values], pa.large_binary()))
-                del items[:]
-        full = [name for name in self._names if found[name]]
-        if len({(sum(map(len, found[name])), labels[name].digest()) for name in full}) > 1:
-            raise ReadError("row 0", f"the columns {', '.join(full)} do not have the same rows")
-        return found
-
-
-def _dumped(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # a number of more than 64 bits
-        return orjson.dumps(str(value))
+    Raises ReadError unless all have the same rows.
+    """
+    found: dict[str, list[pa.Array]] = {name: [] for name in names}
+    labels = {name: hashlib.sha256() for name in names}
+    for name in document.members():
+        if name not in found:
+            document.value(is_wanted=False)
+            continue
+        values: list[bytes | None] = []
+        size = 0
+        for label in document.elements() if are_lists else document.members():
+            if label is not None:
+                labels[name].update(label.encode(errors="replace") + b"\0")
+            values.append(document.value())
+            size += len(values[-1] or b"")
+            if size >= BLOCK:
+                found[name].append(pa.array(values, pa.large_binary()))
+                values, size = [], 0
+        if values:
+            found[name].append(pa.array(values, pa.large_binary()))
+    full = [name for name in names if found[name]]
+    if len({(sum(map(len, found[name])), labels[name].digest()) for name in full}) > 1:
+        raise ReadError("row 0", f"the columns {', '.join(full)} do not have the same rows")
+    return found
 
 
 def _rows(found: Mapping[str, Sequence[pa.Array]]) -> Iterator[Group]:
     """The rows of columns that are complete."""
     names = [name for name in found if found[name]]
-    values = zip_longest(*(_loaded(found[name]) for name in names))
+    texts = zip_longest(*(_texts_of(found[name]) for name in names))
     objects: list[Mapping[str, Any] | BadRow] = []
-    used = 0
-    for row in values:
-        objects.append(dict(zip(names, row, strict=True)))
-        if len(objects) == BATCH_ROWS:
-            yield objects, range(used + 1, used + len(objects) + 1)
-            objects, used = [], used + len(objects)
-    yield objects, range(used + 1, used + len(objects) + 1)
+    used = size = 0
+    for row in texts:
+        objects.append(_row(names, row, used + len(objects) + 1))
+        size += sum(len(text or b"") for text in row)
+        if len(objects) == BATCH_ROWS or size >= BLOCK:
+            yield Group(objects, range(used + 1, used + len(objects) + 1), size)
+            objects, used, size = [], used + len(objects), 0
+    yield Group(objects, range(used + 1, used + len(objects) + 1), size)
 
 
-def _loaded(arrays: Sequence[pa.Array]) -> Iterator[Any]:
+def _row(names: Sequence[str], texts: Sequence[bytes | None], number: int) -> Mapping[str, Any] | BadRow:
+    for name, text in zip(names, texts, strict=True):
+        if text is None:
+            return BadRow(f"row {number}", f"column {name!r}: a value {TOO_LONG}")
+    try:
+        return {name: parsed(text or b"") for name, text in zip(names, texts, strict=True)}
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"row {number}", f"not JSON ({one_line(error)})")
+
+
+def _texts_of(arrays: Sequence[pa.Array]) -> Iterator[bytes | None]:
     for array in arrays:
-        yield from map(orjson.loads, array.to_pylist())
+        yield from array.to_pylist()
 
 
 PART = Json

@@ -10,12 +10,18 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import BATCH_ROWS, one_line, require
+from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, one_line, require, sliced
 
-BATCH_BYTES = 2**24  # of a batch's values, as the file's own figures tell
+# Rows that are decoded at once. The file's own figures do not tell how large these are: all may refer to one value of
+# 60 KB in a dictionary. A column that is compressed beyond all measure may have larger values.
+_DECODED_ROWS = 256
+_DECODED_BYTES = 2**28
+_LEAST_DECODED_ROWS = 4
+_GREATEST_RATIO = 50
 BUFFER = 2**20  # bytes read at a time, per column
 # The same where many row groups are read in turns:
 _GROUP_BATCH_ROWS = 4096
+_GROUP_BATCH_BYTES = 2**20
 _GROUP_BUFFER = 2**17
 
 
@@ -37,10 +43,12 @@ class Parquet:
                 names = list(columns.names)
                 self.names = file.schema_arrow.names
                 require(names, self.names)
-                rows = _rows_per_batch(file.metadata, names)
-                for batch in file.iter_batches(rows, columns=names, use_threads=False):
-                    yield batch.select(names)
-                    used += batch.num_rows
+                rows = _decoded_rows(file.metadata, names)
+                decoded = file.iter_batches(rows, columns=names, use_threads=False)
+                for large in joined(decoded, BATCH_ROWS, BATCH_BYTES):
+                    for batch in sliced(large.select(names)):
+                        yield batch
+                        used += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise ReadError(f"row {used}", one_line(error)) from error
 
@@ -56,7 +64,7 @@ class RowGroups:
         except (pa.ArrowException, OSError) as error:
             raise ReadError("row 0", one_line(error)) from error
         require(self._names, self._file.schema_arrow.names)
-        self._rows = min(_GROUP_BATCH_ROWS, _rows_per_batch(self._file.metadata, self._names))
+        self._rows = _decoded_rows(self._file.metadata, self._names)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -69,18 +77,22 @@ class RowGroups:
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of one. Raises ReadError."""
         try:
-            for batch in self._file.iter_batches(self._rows, [number], columns=self._names, use_threads=False):
-                yield batch.select(self._names)
+            decoded = self._file.iter_batches(self._rows, [number], columns=self._names, use_threads=False)
+            for large in joined(decoded, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES):
+                yield from sliced(large.select(self._names))
         except (pa.ArrowException, OSError) as error:
             raise ReadError(f"row group {number}", one_line(error)) from error
 
 
-def _rows_per_batch(metadata: pq.FileMetaData, names: list[str]) -> int:
+def _decoded_rows(metadata: pq.FileMetaData, names: list[str]) -> int:
     wanted = _wanted(metadata, names)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    rows = sum(group.num_rows for group in groups)
-    size = 1 + sum(group.column(i).total_uncompressed_size for group in groups for i in wanted)
-    return min(BATCH_ROWS, max(1, int(BATCH_BYTES * rows / size)))
+    chunks = (metadata.row_group(group).column(i) for group in range(metadata.num_row_groups) for i in wanted)
+    dense = [
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.total_uncompressed_size > _GREATEST_RATIO * chunk.total_compressed_size
+    ]
+    return max(_LEAST_DECODED_ROWS, min(_DECODED_ROWS, _DECODED_BYTES // max(1, max(dense, default=1))))
 
 
 def _wanted(metadata: pq.FileMetaData, names: list[str]) -> list[int]:

@@ -1,0 +1,109 @@
+"""Lists whose values are absurd cost the rows that hold these values, and nothing else."""
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import any2ds
+from any2ds.config.options import InputOptions
+from any2ds.readers.sources import Source
+
+FIRST, LAST = b'{"url": "data:,first", "caption": "x", "n": 1}', b'{"url": "data:,last", "caption": "y", "n": 2}'
+
+
+def rows_of(path: Path, **options: Any) -> list[dict[str, Any]]:
+    """The metadata of a dataset that is made of a list."""
+    out = path.parent / f"out{len(list(path.parent.iterdir()))}"
+    any2ds.download(path, out, distributor="inline", quiet=True, **options)
+    return pq.read_table(out / "00000.parquet").to_pylist()
+
+
+def document(form: str, middle: bytes) -> bytes:
+    """A list of three rows, the one in the middle being `middle`."""
+    rows = [FIRST, middle, LAST]
+    if form == "jsonl":
+        return b"\n".join(rows)
+    if form == "index.json":
+        return b"{" + b",".join(b'"%d":%b' % each for each in enumerate(rows)) + b"}"
+    return b"[" + b", ".join(rows) + b"]"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "array.json", "index.json"])
+def test_a_nested_value_is_a_bad_row_at_most(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"list.{form}"
+    for name, depth, brackets in itertools.product(["caption", "n", "other"], [60, 990, 100_000], ["[]", '{"a":}']):
+        middle = json.dumps({"url": "data:,middle", name: "@"}).encode()
+        middle = middle.replace(b'"@"', brackets[:-1].encode() * depth + b"1" + brackets[-1:].encode() * depth)
+        path.write_bytes(document(form, middle))
+        first, row, last = rows_of(path, caption_col="caption", save_additional_columns=["n"])
+        assert (first["url"], first["caption"], first["n"]) == ("data:,first", "x", 1)
+        assert (last["url"], last["caption"], last["n"]) == ("data:,last", "y", 2)
+        if row["url"] is None:
+            assert row["error_code"] == "bad_row"
+            assert row["error_message"].startswith(("line 2: ", "item 2: "))
+            assert len(row["error_message"]) < 400
+        else:
+            assert name == "other"
+
+
+def test_a_nested_value_of_a_python_object_is_a_bad_row() -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    source = Source(InputOptions(url_list=[{"url": "data:,a"}, {"url": "data:,b", "x": value}], caption_col="x"))
+    assert [row["url"] for batch in source.batches() for row in batch.to_pylist()] == ["data:,a", None]
+
+
+def test_a_frame_may_have_integers_of_more_than_64_bits() -> None:
+    frame = pd.DataFrame({"url": ["data:,a", "data:,b"], "n": [1, 2**70]}, dtype=object)
+    source = Source(InputOptions(url_list=frame, save_additional_columns=["n"], column_types={"n": "int"}))
+    assert [row["n"] for batch in source.batches() for row in batch.to_pylist()] == [1, None]
+
+
+NUMBERS = {
+    "18446744073709551615": "18446744073709551615",
+    "9" * 400: "9" * 400,
+    "9" * 6000: "9" * 6000,
+    "1e400": None,
+    "-0.0": "-0.0",
+    "NaN": None,
+    "-Infinity": None,
+    '"\\udfff"': "\ufffd",
+    '"\\u0000"': "\0",
+    '1, "h": "twice"': "twice",
+}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "array.json"])
+def test_a_value_that_does_not_fit_costs_its_row_or_nothing(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"list.{form}"
+    for number, text in NUMBERS.items():
+        path.write_bytes(document(form, b'{"url": "data:,middle", "h": ' + number.encode() + b"}"))
+        assert [row["url"] for row in rows_of(path)] == ["data:,first", "data:,middle", "data:,last"]
+        rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "string"})
+        assert [row["h"] for row in rows] == [None, text, None]
+        rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "int"})
+        assert [row["url"] for row in rows[::2]] == ["data:,first", "data:,last"]
+        assert rows[1]["h"] in (None, 0)
+
+
+def test_a_malformed_item_of_a_json_array_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_bytes(document("array.json", b'{"url": data:,middle}'))
+    rows = rows_of(tmp_path / "list.json")
+    assert [row["error_code"] for row in rows] == [None, "bad_row", None]
+    assert rows[1]["error_message"].startswith("item 2: not JSON (")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "array.json"])
+def test_a_row_of_many_megabytes_is_a_bad_row(form: str, tmp_path: Path) -> None:
+    middle = b'{"url": "data:,middle", "unwanted": "' + b"x" * (20 << 20) + b'"}'
+    (tmp_path / f"list.{form}.gz").write_bytes(gzip.compress(document(form, middle)))
+    rows = rows_of(tmp_path / f"list.{form}.gz")
+    assert [row["error_code"] for row in rows] == [None, "bad_row", None]
+    assert "of over 16 MiB" in rows[1]["error_message"]

@@ -236,12 +236,20 @@ class Play:
         write_rows(self.folder / f"list.{self._list_format}", rows)
         return [f"list.{self._list_format}"]
 
+    def names(self) -> list[str]:
+        """The names of what lies in the dataset's folder itself now."""
+        if self.bucket is not None:
+            return [path.rpartition("/")[2] for path in self.bucket.connect().find(self.out, maxdepth=1)]
+        return [path.name for path in (self.folder / _OUT).glob("*")]
+
     def files(self) -> dict[str, bytes]:
         """What lies in the dataset now: name -> content."""
+        out, found = self.folder / _OUT, {}
         if self.bucket is not None:
             system, root = self.bucket.connect(), self.out.removeprefix("s3://")
-            return {name.removeprefix(f"{root}/"): system.cat_file(name) for name in system.find(root)}
-        out, found = self.folder / _OUT, {}
+            for name in system.find(root):
+                with contextlib.suppress(FileNotFoundError):
+                    found[name.removeprefix(f"{root}/")] = system.cat_file(name)
         for folder, _, names in os.walk(out):  # unlike rglob, it bears that a running command removes what it lists
             for path in (Path(folder, name) for name in names):
                 with contextlib.suppress(FileNotFoundError):
@@ -408,7 +416,7 @@ class Running:
         if kind == "said":
             return lambda: argument in self._read()
         if kind == "published":
-            return lambda: len(stored.shards(self._play.files())) >= int(argument)
+            return lambda: len(stored.shards(dict.fromkeys(self._play.names(), b""))) >= int(argument)
         if wanted not in MOMENTS:
             raise ValueError(
                 f"no moment {wanted!r}: there are request NAME, published N, said WORDS, {', '.join(MOMENTS)}"

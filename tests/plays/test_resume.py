@@ -1,0 +1,469 @@
+"""The same command goes on where a run ended: no row is lost or stored twice, and nothing is fetched again."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.play import Outcome, Play, Row, Victims, body_of
+
+FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
+NAMES = [f"{n}.jpg" for n in range(6)]
+OK = dict.fromkeys(NAMES, "ok")
+LAST_IS_HELD = OK | {"5.jpg": ["hold"]}
+
+
+def bodies(names: Sequence[str] = NAMES) -> list[bytes]:
+    return [body_of(name) for name in names]
+
+
+def is_whole(outcome: Outcome, names: Sequence[str] = NAMES) -> None:
+    """Each row is there once, in the order of the list, with its own bytes, and no run has left anything."""
+    assert outcome.codes == {"success": len(names)}
+    assert [row["url"].rpartition("/")[2] for row in outcome.metadata] == list(names)
+    assert [sample.data for sample in outcome.samples] == bodies(names)
+    assert not [name for name in outcome.files if name.startswith((".any2ds/tmp/", ".any2ds/swap/"))]
+
+
+def unchanged(after: Mapping[str, bytes], before: Mapping[str, bytes]) -> bool:
+    return {name for name in before if after.get(name) != before[name]} == set()
+
+
+# --- kills ---
+
+
+@pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet"])
+def test_what_was_finished_before_a_kill_is_kept_to_the_byte_and_not_fetched_again(output_format: str) -> None:
+    play = Play(LAST_IS_HELD, number_sample_per_shard=2, timeout=0, output_format=output_format)
+    killed = play.run(kill_at="published 2")
+    finished = {name: content for name, content in killed.files.items() if name.startswith(("00000", "00001"))}
+    assert killed.exit_code == -signal.SIGKILL
+    play.web.release()
+    outcome = play.run()
+    assert outcome.exit_code == 0
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    assert unchanged(outcome.files, finished)
+    is_whole(outcome)
+    assert play.run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["starting", "request 5.jpg", "published 1", "published 6"],
+)
+def test_a_run_that_is_killed_at_any_stage_is_completed(moment: str) -> None:
+    play = Play(OK | {"3.jpg": ["slow:0.2", "ok"]}, number_sample_per_shard=1)
+    killed = play.run(kill_at=moment)
+    outcome = play.run()
+    assert not {NAMES[int(shard)] for shard in killed.shards} & set(outcome.requests)
+    is_whole(outcome)
+
+
+@pytest.mark.parametrize("victims", ["all", "parent"])
+def test_a_run_with_processes_that_is_killed_is_completed(victims: Victims) -> None:
+    play = Play(LAST_IS_HELD, number_sample_per_shard=2, timeout=0, distributor="multiprocessing", processes_count=2)
+    killed = play.run(kill_at="published 2", victims=victims)
+    assert killed.exit_code == -signal.SIGKILL
+    play.web.release()
+    outcome = play.run()
+    assert not set(outcome.requests) & set(NAMES[:4])
+    is_whole(outcome)
+
+
+def test_a_run_whose_workers_are_killed_ends_well_by_itself() -> None:
+    play = Play(LAST_IS_HELD, number_sample_per_shard=2, timeout=0, distributor="multiprocessing", processes_count=2)
+    running = play.start()
+    running.kill_at("published 2", "workers")
+    play.web.release()
+    outcome = running.wait()
+    assert outcome.exit_code == 0
+    is_whole(outcome)
+
+
+def test_a_dataset_in_a_bucket_is_completed_after_a_kill() -> None:
+    play = Play(LAST_IS_HELD, store="s3", number_sample_per_shard=2, timeout=0)
+    killed = play.run(kill_at="published 2")
+    assert killed.shards == ["00000", "00001"]
+    play.web.release()
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    is_whole(outcome)
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_ends_a_run_with_its_exit_code_and_the_same_command_goes_on(number: int, exit_code: int) -> None:
+    play = Play(LAST_IS_HELD, number_sample_per_shard=2, timeout=0, grace=0)
+    running = play.start()
+    running.until("published 2")
+    running.until("request 5.jpg")
+    running.signal(number)
+    stopped = running.wait()
+    assert stopped.exit_code == exit_code
+    assert stopped.shards == ["00000", "00001"]
+    assert not [name for name in stopped.files if name.startswith(".any2ds/tmp/")]
+    assert play.run("verify").exit_code == 3
+    play.web.release()
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    is_whole(outcome)
+
+
+def test_within_the_grace_open_shards_are_finished_and_no_new_one_is_begun() -> None:
+    rows = {f"{n}.txt": ["hold"] for n in range(40)}
+    play = Play(rows, number_sample_per_shard=1, timeout=0, grace=100, thread_count=1, log_format="json")
+    running = play.start()
+    running.until("request 0.txt")
+    running.signal(signal.SIGINT)
+    running.until('said "stopping"')
+    play.web.release()
+    stopped = running.wait()
+    (stopping,) = [line for line in stopped.log if line["event"] == "stopping"]
+    assert (stopped.exit_code, stopping["grace"]) == (130, 100)
+    assert 1 <= len(stopped.shards) <= stopping["shards_open"] < 40
+    is_whole(play.run(), list(rows))
+
+
+def test_a_second_interrupt_ends_the_grace() -> None:
+    rows = {name: ["hold"] for name in NAMES}
+    play = Play(rows, number_sample_per_shard=2, timeout=0, grace=1000, log_format="json")
+    running = play.start()
+    running.until("request 1.jpg")
+    running.signal(signal.SIGINT)
+    running.until('said "stopping"')
+    running.signal(signal.SIGINT)
+    stopped = running.wait()
+    assert (stopped.exit_code, stopped.shards) == (130, [])
+    play.web.release()
+    is_whole(play.run())
+
+
+# --- lists that change ---
+
+
+def test_a_list_that_has_grown_fills_its_short_shard_and_keeps_the_full_ones() -> None:
+    play = Play(OK, number_sample_per_shard=4)
+    first = play.run("download", *play.write_list(NAMES[:5]))
+    assert [len(first.files[f"{shard}.tar"]) > 0 for shard in first.shards] == [True, True]
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["5.jpg"]
+    is_whole(outcome)
+    assert unchanged(outcome.files, {name: first.files[name] for name in first.names if name.startswith("00000")})
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_list_may_grow_in_each_format(output_format: str) -> None:
+    play = Play(OK, number_sample_per_shard=4, output_format=output_format)
+    play.run("download", *play.write_list(NAMES[:3]))
+    outcome = play.run()
+    assert not set(outcome.requests) & set(NAMES[:3])
+    is_whole(outcome)
+
+
+def test_a_list_under_another_name_is_the_same_list() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run()
+    (play.folder / "list.jsonl").rename(play.folder / "moved.jsonl")
+    outcome = play.run("download", "moved.jsonl")
+    assert (outcome.exit_code, outcome.requests.total()) == (0, 0)
+    is_whole(outcome)
+
+
+@pytest.mark.parametrize(
+    ("names", "differs"),
+    [
+        (["0.jpg", "1.jpg", "3.jpg", "2.jpg", "4.jpg", "5.jpg"], "3.jpg"),
+        (["0.jpg", "1.jpg", "2.jpg", "4.jpg", "5.jpg"], "4.jpg"),
+        (["5.jpg", *NAMES[:5]], "5.jpg"),
+        (NAMES[:3], ""),
+    ],
+    ids=["order", "a row gone", "a row before", "cut"],
+)
+def test_another_list_is_refused_with_the_row_that_differs(names: list[str], differs: str) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    first = play.run()
+    outcome = play.run("download", *play.write_list(names))
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert differs in outcome.stderr
+    assert "incremental_mode" in outcome.stderr
+    assert outcome.files == first.files
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"number_sample_per_shard": 3},
+        {"output_format": "parquet"},
+        {"url_col": "other"},
+        {"caption_col": "other"},
+        {"save_additional_columns": "other"},
+        {"compute_md5": False},
+        {"compute_hash": "sha256"},
+        {"file_size": 16},
+        {"encode_format": "png"},
+        {"decode_check": True},
+        {"dedupe": "run"},
+        {"shuffle": 1},
+        {"oom_shard_count": 3},
+        {"file_ext": "bin"},
+        {"metadata_format": "csv"},
+        {"on_bad_row": "stop"},
+        {"verify_hash": "other:md5"},
+        {"unpack": True},
+        {"only_images": True, "file_size": 16},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_option_that_decides_what_is_stored_may_not_change(changed: dict[str, Any]) -> None:
+    rows = {name: Row(columns={"other": body_of(name).hex()[:8]}) for name in NAMES}
+    play = Play(rows, number_sample_per_shard=2)
+    first = play.run()
+    outcome = play.run(**changed)
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert next(iter(changed)) in outcome.stderr
+    assert outcome.files == first.files
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"timeout": 3},
+        {"retries": 2},
+        {"thread_count": 3},
+        {"user_agent": "another/1.0"},
+        {"fsync": False},
+        {"distributor": "multiprocessing", "processes_count": 1},
+        {"max_file_bytes": 100_000},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_option_on_fetching_and_running_may_change(changed: dict[str, Any]) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run("download", *play.write_list(NAMES[:4]))
+    outcome = play.run(**changed)
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    is_whole(outcome)
+
+
+def test_a_finished_dataset_is_left_as_it_is() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    first = play.run()
+    outcome = play.run()
+    assert (outcome.exit_code, outcome.requests.total()) == (0, 0)
+    assert {name: outcome.files[name] for name in first.names} == {name: first.files[name] for name in first.names}
+
+
+@pytest.mark.parametrize("gone", ["00001.tar", "00001.parquet", "00001_stats.json"])
+def test_a_shard_of_which_a_file_is_gone_is_made_again(gone: str) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run()
+    (play.folder / "out" / gone).unlink()
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["2.jpg", "3.jpg"]
+    is_whole(outcome)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"count": 2}'])
+def test_a_shard_whose_statistics_cannot_be_read_is_made_again(content: bytes) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run()
+    (play.folder / "out" / "00002_stats.json").write_bytes(content)
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    is_whole(outcome)
+
+
+# --- extend, overwrite, limit ---
+
+
+def test_extend_appends_a_list_under_the_next_numbers() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    first = play.run("download", *play.write_list(NAMES[:3]))
+    outcome = play.run("download", *play.write_list(NAMES[3:]), incremental_mode="extend")
+    assert sorted(outcome.requests) == NAMES[3:]
+    assert [row["key"] for row in outcome.metadata] == ["000000", "000001", "000010", "000020", "000021", "000030"]
+    is_whole(outcome)
+    assert unchanged(outcome.files, {name: first.files[name] for name in first.names})
+    again = play.run("download", *play.write_list(NAMES[3:]), incremental_mode="extend")
+    assert again.requests.total() == 0
+    is_whole(again)
+
+
+def test_extend_goes_on_after_a_kill() -> None:
+    play = Play(OK | {"5.jpg": ["hold"]}, number_sample_per_shard=2, timeout=0)
+    play.run("download", *play.write_list(NAMES[:2]))
+    running = play.start("download", *play.write_list(NAMES[2:]), incremental_mode="extend")
+    running.kill_at("published 2")
+    running.wait()
+    play.web.release()
+    outcome = play.run("download", *play.write_list(NAMES[2:]), incremental_mode="extend")
+    assert sorted(outcome.requests) == ["4.jpg", "5.jpg"]
+    is_whole(outcome)
+
+
+@pytest.mark.parametrize("changed", [{"number_sample_per_shard": 3}, {"compute_hash": "sha256"}])
+def test_extend_with_other_options_is_refused(changed: dict[str, Any]) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    first = play.run("download", *play.write_list(NAMES[:2]))
+    outcome = play.run("download", *play.write_list(NAMES[2:]), incremental_mode="extend", **changed)
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert next(iter(changed)) in outcome.stderr
+    assert outcome.files == first.files
+
+
+def test_extend_waits_for_the_list_before_it() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run("download", *play.write_list(NAMES[:4]))
+    for file in (play.folder / "out").glob("00001*"):
+        file.unlink()
+    outcome = play.run("download", *play.write_list(NAMES[4:]), incremental_mode="extend")
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert outcome.shards == ["00000"]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_overwrite_begins_anew(output_format: str) -> None:
+    play = Play(OK, number_sample_per_shard=2, output_format=output_format)
+    play.run()
+    outcome = play.run("download", *play.write_list(NAMES[4:]), incremental_mode="overwrite", number_sample_per_shard=1)
+    assert outcome.shards == ["00000", "00001"]
+    assert not [name for name in outcome.names if name.startswith("00002")]
+    is_whole(outcome, NAMES[4:])
+
+
+def test_overwrite_leaves_files_of_others_beside_the_shards() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run()
+    mine = {"README.md": b"mine", "notes.tar": b"mine", "00007.txt": b"mine", "000011.tar": b"mine"}
+    for name, content in mine.items():
+        (play.folder / "out" / name).write_bytes(content)
+    outcome = play.run(incremental_mode="overwrite", number_sample_per_shard=3)
+    is_whole(outcome)
+    assert unchanged(outcome.files, mine)
+    assert outcome.shards == ["00000", "00001"]
+
+
+@pytest.mark.parametrize("incremental_mode", ["incremental", "overwrite", "extend"])
+def test_shards_that_any2ds_did_not_make_are_not_touched(incremental_mode: str) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    (play.folder / "out").mkdir()
+    (play.folder / "out" / "00001.tar").write_bytes(b"mine")
+    outcome = play.run(incremental_mode=incremental_mode)
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert outcome.files == {"00001.tar": b"mine"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "rows", "requests"),
+    [
+        ([4], [4], [4]),
+        ([4, None], [4, 6], [4, 2]),
+        ([3, 5, None], [3, 5, 6], [3, 2, 1]),
+        ([2, 2], [2, 2], [2, 0]),
+        ([100], [6], [6]),
+    ],
+    ids=["a trial", "then all", "in the middle of shards", "the same", "more than there are"],
+)
+def test_a_limit_takes_the_first_rows_and_a_higher_one_adds_to_them(
+    limits: list[int | None], rows: list[int], requests: list[int]
+) -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    for limit, count, asked in zip(limits, rows, requests, strict=True):
+        outcome = play.run(**({} if limit is None else {"limit": limit}))
+        assert outcome.exit_code == 0
+        assert outcome.requests.total() == asked
+        is_whole(outcome, NAMES[:count])
+
+
+def test_a_lower_limit_removes_nothing() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    play.run()
+    outcome = play.run(limit=2)
+    assert outcome.requests.total() == 0
+    is_whole(outcome)
+
+
+# --- several at once ---
+
+
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_while_a_run_is_at_work_other_commands_that_change_its_dataset_are_refused(store: str) -> None:
+    play = Play(LAST_IS_HELD, store=store, number_sample_per_shard=2, timeout=0)
+    running = play.start()
+    running.until("published 2")
+    for command, options in (("download", {}), ("retry", {}), ("download", {"incremental_mode": "overwrite"})):
+        second = play.run(command, **options)
+        assert (second.exit_code, second.requests.total()) == (2, 0)
+        assert str(running.process.pid) in second.stderr
+    assert play.run("verify").exit_code == 3
+    play.web.release()
+    outcome = running.wait()
+    assert outcome.exit_code == 0
+    is_whole(outcome)
+
+
+# --- ranks ---
+
+
+def test_ranks_make_a_dataset_together() -> None:
+    play = Play(OK, number_sample_per_shard=1)
+    first = play.run(rank=0, world_size=2)
+    assert first.shards == ["00000", "00002", "00004"]
+    assert sorted(first.requests) == ["0.jpg", "2.jpg", "4.jpg"]
+    assert ".any2ds/shards" not in first.files
+    second = play.run(rank=1, world_size=2)
+    assert sorted(second.requests) == ["1.jpg", "3.jpg", "5.jpg"]
+    is_whole(second)
+    assert ".any2ds/shards" in second.files
+    assert play.run("verify").exit_code == 0
+
+
+def test_ranks_may_run_at_once() -> None:
+    play = Play(LAST_IS_HELD | {"4.jpg": ["hold"]}, number_sample_per_shard=1, timeout=0)
+    running = [play.start(rank=rank, world_size=2) for rank in range(2)]
+    for rank, name in enumerate(("4.jpg", "5.jpg")):
+        running[rank].until(f"request {name}")
+    assert play.run().exit_code == 2
+    assert play.run(rank=0, world_size=3).exit_code == 2
+    play.web.release()
+    assert [one.wait().exit_code for one in running] == [0, 0]
+    outcome = play.run("finish")
+    assert outcome.exit_code == 0
+    is_whole(outcome)
+    assert max(play.web.counts.values()) == 1
+
+
+def test_finish_names_the_shards_of_a_rank_that_never_came() -> None:
+    play = Play(OK, number_sample_per_shard=1)
+    play.run(rank=0, world_size=2)
+    outcome = play.run("finish", report=False)
+    assert outcome.exit_code == 1
+    assert "1, 3, 5" in outcome.screen
+    assert ".any2ds/shards" in outcome.files
+    assert outcome.requests.total() == 0
+    is_whole(play.run())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rank": 2, "world_size": 2}, {"rank": -1, "world_size": 2}, {"rank": 1}, {"world_size": 0}],
+    ids=str,
+)
+def test_a_rank_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    outcome = Play(OK).run(**options)
+    assert (outcome.exit_code, outcome.requests.total(), outcome.files) == (2, 0, {})
+    assert "rank" in outcome.stderr or "world_size" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SLURM_PROCID": "1", "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"}, {"RANK": "1", "WORLD_SIZE": "3"}],
+    ids=["slurm", "torchrun"],
+)
+def test_the_rank_is_that_of_the_environment(environment: dict[str, str]) -> None:
+    play = Play(OK, number_sample_per_shard=1, environment=environment)
+    assert play.run().shards == ["00001", "00004"]
+    is_whole(play.run(world_size=1))

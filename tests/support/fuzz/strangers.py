@@ -167,7 +167,7 @@ def answer(rng: random.Random) -> list[bytes | float]:
         return [whole, 0.02, surplus]  # when the next request is under way already: nobody could tell a whole answer
     if whole and rng.random() < 0.3:
         at = rng.randrange(len(whole))
-        return [whole[:at], rng.choice((0.01, 0.1, 3.0)), whole[at:], surplus]
+        return [whole[:at], rng.choice((0.01, 0.1, 1.5)), whole[at:], surplus]
     return [whole + surplus]
 
 
@@ -210,22 +210,22 @@ class Hostile:
 
 
 def answers(folder: Path, rng: random.Random) -> Iterator[str]:
-    """50 answers by chance among five times as many that are well, and a host that only answers well."""
+    """25 answers by chance among five times as many that are well, and a host that only answers well."""
     hostile, clean = Hostile(_HOST), Hostile(_CLEAN)
     rows = [
-        f"{hostile.url}/bad/{rng.random()}" if n % (_GOOD + 1) == 0 else f"{hostile.url}/good/{n}" for n in range(250)
+        f"{hostile.url}/bad/{rng.random()}" if n % (_GOOD + 1) == 0 else f"{hostile.url}/good/{n}" for n in range(125)
     ]
     rows += [f"{clean.url}/good/{n}" for n in range(50)]
     rng.shuffle(rows)
     (folder / "urls.txt").write_text("".join(f"{row}\n" for row in rows))
-    threads = rng.choice(("1", "8", "auto"))
+    threads = rng.choice(("1", "4", "16", "auto"))
     for fetcher in ("curl", "requests"):
         options = (
             f"--fetcher={fetcher}",
             f"--thread_count={threads}",
-            "--timeout=2",
+            "--timeout=1",
             "--retries=1",
-            "--max_retry_after=2",
+            "--max_retry_after=1",
         )
         ended = command(
             folder, "urls.txt", fetcher, "--output_format=webdataset", "--report=false", "--quiet", *options
@@ -422,7 +422,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 KINDS: dict[str, tuple[Callable[[Path, random.Random], Iterator[str]], int]] = {  # and how many are in a batch
-    "answers": (answers, 50),
+    "answers": (answers, 25),
     "files": (files, 100),
     "datasets": (datasets, 1),
 }

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 # Members that stand beside the file of a sample, by their extension.
 CAPTION, METADATA = "txt", "json"
 LONGEST_REASON = 200  # characters
+# Characters of what servers say that are kept, for each row until its shard is complete. Real values are far shorter,
+# but for URLs with signatures; a URL that was cut would lead elsewhere, so that a longer one is not kept at all.
+LONGEST_HEADER = 512
+LONGEST_FINAL_URL = 2048
+LONGEST_MESSAGE = 2048
 
 
 def taken_extensions(has_members: bool, has_captions: bool, further: Collection[str] = ()) -> frozenset[str]:
@@ -63,7 +68,7 @@ class Payload(NamedTuple):
     body: Body
     media_type: str | None  # of the Content-Type header, without parameters, in lower case
     http_status: int | None  # None where the protocol has none
-    final_url: str | None  # where redirects led; None if there were none
+    final_url: str | None  # where redirects led; None if there were none, or if it is longer than LONGEST_FINAL_URL
     seconds: float  # from the start of the attempt to its last byte
     etag: str | None = None  # validators, as the server gave them
     last_modified: str | None = None

@@ -14,7 +14,7 @@ from any2ds.core.failures import DROPPED, SUCCESS, Failure
 from any2ds.core.filetypes import recognize_file
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.rows import Row
-from any2ds.core.samples import Fetched, Payload, Sample
+from any2ds.core.samples import LONGEST_HEADER, LONGEST_MESSAGE, Fetched, Payload, Sample
 
 _SHOWN = 200  # characters of a value that is no digest
 
@@ -44,7 +44,7 @@ class Describe:
             **self._nothing,
             "status": failure.status,
             "error_code": failure.code,
-            "error_message": redacted(failure.detail) or None,
+            "error_message": redacted(failure.detail)[:LONGEST_MESSAGE] or None,
             "http_status": failure.http_status,
             "final_url": failure.final_url and without_credentials(failure.final_url),
             "attempts": fetched.attempts,
@@ -53,7 +53,7 @@ class Describe:
 
     def _succeeded(self, fetched: Fetched, outcome: Payload) -> Sample:
         body = outcome.body
-        mime_type, ext = recognize_file(body, outcome.media_type)
+        mime_type, ext = recognize_file(body, outcome.media_type and outcome.media_type[:LONGEST_HEADER])
         ext = self._ext or ext
         fields: dict[str, Any] = {
             "status": SUCCESS,
@@ -64,8 +64,8 @@ class Describe:
             "ext": ext,
             "bytes": body.size,
             "final_url": outcome.final_url and without_credentials(outcome.final_url),
-            "etag": outcome.etag,
-            "last_modified": outcome.last_modified,
+            "etag": outcome.etag and outcome.etag[:LONGEST_HEADER],
+            "last_modified": outcome.last_modified and outcome.last_modified[:LONGEST_HEADER],
             "attempts": fetched.attempts,
         }
         for name, new_hash in self._hashes:

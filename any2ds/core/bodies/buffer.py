@@ -220,6 +220,15 @@ class ThreadBody:
                 _write_all(self.file, memoryview(held))
             self.forget_chunks()
 
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """What arrived, from its start."""
+        if self.file is None:
+            yield from self.chunks
+            return
+        self.file.seek(0)
+        while piece := self.file.read(_PIECE):
+            yield piece
+
     def discard(self) -> None:
         """Forget what arrived."""
         self.forget_chunks()

@@ -23,7 +23,7 @@ from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
-from any2ds.core.samples import Payload
+from any2ds.core.samples import LONGEST_FINAL_URL, LONGEST_HEADER, Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
@@ -50,6 +50,9 @@ _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a r
 # bytes than belonged to its answers.
 _NO_ANSWER = frozenset({1, 8, pycurl.E_GOT_NOTHING, pycurl.E_SEND_ERROR, pycurl.E_RECV_ERROR})
 _NOT_HTTP = frozenset({1, 8})  # CURLE_UNSUPPORTED_PROTOCOL, CURLE_WEIRD_SERVER_REPLY
+# Bytes of the headers of one answer that are unusual, and the most of all such answers in flight together.
+_LARGE_HEADERS = 1 << 15
+_MOST_HELD_HEADERS = 64 << 20
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
@@ -301,9 +304,17 @@ class CurlTransport:
             self._unsent.append((transfer.attempt, refusals[0]))
 
     def _give_up_stalled(self) -> None:
+        held = 0
         for attempt, transfer in self._by_attempt.items():
-            if transfer.sent and self._stall_rule.stalled(transfer.flow, transfer.received):
+            if not transfer.sent:
+                continue
+            if self._stall_rule.stalled(transfer.flow, transfer.received):
                 self._unsent.append((attempt, replace(transfer.timed_out(), code="timeout_stalled")))
+            elif (size := transfer.handle.getinfo(pycurl.HEADER_SIZE)) > _LARGE_HEADERS:
+                held += size
+                if held > _MOST_HELD_HEADERS:
+                    detail = f"{size} bytes, while those of other answers take {_MOST_HELD_HEADERS}"
+                    self._unsent.append((attempt, Failure("fetch", "headers_too_large", detail)))
 
     def _add(self, transfer: _Transfer) -> None:
         transfer.sent = True
@@ -391,7 +402,11 @@ class CurlTransport:
         if transfer.body.size:
             transfer.drop_body()
         del self._by_attempt[transfer.attempt]
-        transfer.pool.idle.append(transfer)
+        if transfer.handle.getinfo(pycurl.HEADER_SIZE) > _LARGE_HEADERS:  # which libcurl keeps with it
+            del self._by_handle[transfer.handle]
+            transfer.handle.close()
+        else:
+            transfer.pool.idle.append(transfer)
 
 
 class _Pool:
@@ -475,6 +490,7 @@ class _Transfer:
         "_headers",
         "_is_spoilt",
         "_jar",
+        "_late_decoder",
         "_longest",
         "_options",
         "_proxy",
@@ -532,6 +548,7 @@ class _Transfer:
         self._refusal: tuple[str, str] | None = None  # code and message, where we end the transfer ourselves
         self._error: OSError | None = None
         self._decoder: Decoder | None = None  # of a body with a Content-Encoding
+        self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
         self.lines.clear()
         self._headers.clear()
         self._addresses.clear()
@@ -567,7 +584,7 @@ class _Transfer:
         """Go on in the place of `other`, which has been redirected; `ask` says where."""
         self.attempt, self.url, self.at = other.attempt, other.url, other.at
         self._redirects = other._redirects
-        self._refusal = self._error = self._decoder = None
+        self._refusal = self._error = self._decoder = self._late_decoder = None
         self._addresses[:] = other._addresses
         self.started = other.started
         self.connection, self._is_spoilt = None, False
@@ -579,7 +596,7 @@ class _Transfer:
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
         self.discarding = False
-        self._decoder = None
+        self._decoder = self._late_decoder = None
         self._header_size = self._dropped = 0
         self._headers.clear()
         self.connect_by = time.monotonic() + self._options.connect_timeout
@@ -657,7 +674,7 @@ class _Transfer:
     def ask_again(self) -> None:
         """Make ready to send the same request on a new connection."""
         self.discarding = self._cut = self._is_spoilt = False
-        self.connection = self._decoder = self._refusal = None
+        self.connection = self._decoder = self._late_decoder = self._refusal = None
         self._header_size = self._dropped = 0
         self.lines.clear()
         self._headers.clear()
@@ -728,7 +745,7 @@ class _Transfer:
 
     @property
     def _end_of_redirects(self) -> str | None:
-        return self.at if self._redirects else None
+        return self.at if self._redirects and len(self.at) <= LONGEST_FINAL_URL else None
 
     def _restore(self) -> None:
         changed, options = self._changed, self._options
@@ -878,9 +895,29 @@ class _Transfer:
 
     def _start_decoding(self, content_encoding: str) -> None:
         try:
-            self._decoder = Decoder(content_encoding, self._options.max_content_ratio)
+            decoder = Decoder(content_encoding, self._options.max_content_ratio)
+            if decoder.needs_all:
+                self._late_decoder = decoder
+            else:
+                self._decoder = decoder
         except Undecodable as error:
             self._refusal = (error.code, str(error))
+
+    def _decode(self, decoder: Decoder) -> None:
+        """Decode a body that is there whole."""
+        encoded, self.body = self.body, Body(self._buffer)
+        try:
+            for chunk in encoded.chunks():
+                for piece in decoder.decode(chunk):
+                    if self.body.size + len(piece) > self._longest:
+                        if not self.attempt.asks:
+                            raise Undecodable("too_large", f"more than {self._longest} bytes")
+                        self.body.write(piece[: self._longest - self.body.size])
+                        self._cut = True
+                        return
+                    self.body.write(piece)
+        finally:
+            encoded.release()
 
     def _stop_at_longest(self) -> int:
         """A robots.txt is cut there, a file is refused."""
@@ -890,7 +927,7 @@ class _Transfer:
 
     def succeeded(self) -> Payload | Failure:
         handle = self.handle
-        url = self.at if self._redirects else None
+        url = self._end_of_redirects if self._redirects else None
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
         if status is not None and (not 200 <= status < 300 or status in (204, 205)):
             return self._refused(status, url)
@@ -900,7 +937,14 @@ class _Transfer:
                 return self._refused(status, url)
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
-        if self._decoder is not None and not (self._decoder.finished or self._cut):
+        decoder = self._decoder
+        if self._late_decoder is not None:
+            decoder = self._late_decoder
+            try:
+                self._decode(decoder)
+            except Undecodable as error:
+                return Failure("fetch", error.code, str(error), status, url)
+        if decoder is not None and not (decoder.finished or self._cut):
             return Failure("fetch", "truncated", BROKEN_STREAM, status, url)
         body = self.body
         if not body.size:
@@ -910,7 +954,7 @@ class _Transfer:
         self.body = Body(self._buffer)
         return Payload(
             body,
-            _media_type(handle.getinfo_raw(pycurl.CONTENT_TYPE)),
+            _media_type((handle.getinfo_raw(pycurl.CONTENT_TYPE) or b"")[:LONGEST_HEADER]),
             status,
             url,
             time.monotonic() - self.started,
@@ -1029,5 +1073,5 @@ def _asked_at(origin: str) -> tuple[str, str, bool]:
 
 
 @lru_cache(maxsize=256)
-def _media_type(content_type: bytes | None) -> str | None:
-    return (content_type or b"").decode("latin-1").partition(";")[0].strip().lower() or None
+def _media_type(content_type: bytes) -> str | None:
+    return content_type.decode("latin-1").partition(";")[0].strip().lower() or None

@@ -19,7 +19,7 @@ ACCEPTED = "gzip, deflate, br"
 BROKEN_STREAM = "the answer is complete, the compressed stream in it is not"
 _PIECE = 1 << 18  # bytes of what is decoded
 _SLICE = 1 << 14  # bytes that are decoded before the ratio is looked at again
-_MOST_ENCODINGS = 5  # of one body; as libcurl has it
+_MOST_ENCODINGS = 2  # of one body
 # Decoded bytes from which the ratio counts. A text of equal lines may well shrink 1,000 times; this many bytes
 # do no harm, whatever they were packed in.
 _FREE = 16 << 20
@@ -49,6 +49,9 @@ class Decoder:
         names = [token for token in tokens if token in _STAGES]
         if len(names) > _MOST_ENCODINGS:
             raise Undecodable("bad_encoding", f"{len(names)} content encodings, one in the other")
+        # A brotli stream takes 16 MiB for its window, and more for its tables, however little has come of it: such a
+        # body is decoded when it is there whole, and no other one meanwhile.
+        self.needs_all = "br" in names
         self.received = 0  # bytes before decoding
         self._max_ratio = max_ratio
         self._stages = [_STAGES[name]() for name in reversed(names)]  # the first one was applied last
@@ -59,13 +62,13 @@ class Decoder:
         """Whether every stream has come to its end."""
         return all(stage.finished for stage in self._stages)
 
-    def decode(self, chunk: bytes) -> Iterator[bytes]:
+    def decode(self, chunk: bytes | memoryview) -> Iterator[bytes]:
         """What the next bytes of the body decode to, in pieces.
 
         Raises Undecodable where the bytes are not what the header says, or decode to more than the ratio allows.
         """
         for start in range(0, len(chunk), _SLICE):
-            part = chunk[start : start + _SLICE]
+            part = bytes(chunk[start : start + _SLICE])
             self.received += len(part)
             yield from self._through(0, part)
 

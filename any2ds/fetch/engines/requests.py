@@ -34,6 +34,7 @@ from urllib3 import exceptions as urllib3_errors
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure, http_failure
+from any2ds.core.samples import LONGEST_FINAL_URL
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
 from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
@@ -164,7 +165,7 @@ class RequestsClient:
                 return Failure("fetch", "bad_redirect", f"to {outcome.partition(':')[0][:16]}:", final_url=led)
             if self._robots is not None and not asks and (refusal := self._robots.redirect_refusal(target)):
                 return replace(refusal, final_url=led)
-            here, led = target, _without_credentials(target)
+            here, led = target, _without_credentials(target) if len(target) <= LONGEST_FINAL_URL else None
         return Failure("fetch", "too_many_redirects", f"more than {most}", final_url=led)
 
     @property
@@ -333,12 +334,12 @@ class RequestsClient:
             except Undecodable as error:
                 return Failure("fetch", error.code, str(error), status, led)
         # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
-        while chunk := response.raw.read1(_CHUNK, decode_content=False):
-            if not transfer.receive(chunk):
-                break
-        else:
-            if transfer.received and transfer.decoder is not None and not transfer.decoder.finished:
-                return Failure("fetch", "truncated", BROKEN_STREAM, status, led)
+        is_cut = False  # enough has been read
+        while not is_cut and (chunk := response.raw.read1(_CHUNK, decode_content=False)):
+            is_cut = not transfer.receive(chunk)
+        is_cut = not transfer.decode() or is_cut
+        if not is_cut and transfer.received and transfer.decoder is not None and not transfer.decoder.finished:
+            return Failure("fetch", "truncated", BROKEN_STREAM, status, led)
         if whole is not None and transfer.received != whole and not transfer.attempt.asks:
             return http_failure(status, led)
         if not transfer.body.size:

@@ -23,6 +23,7 @@ from any2ds.fetch.policy.robots import LONGEST
 from any2ds.fetch.policy.stall import Flow, StallRule
 
 _FOR_PROBES = 4  # threads
+_DECODING = threading.Lock()  # of a body that is decoded when it is there whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class ThreadTransfer:
         self.flow = Flow()
         self.abandoned = False
         self.disk_error: OSError | None = None  # the body could not be buffered
+        self._buffer = buffer
         self._options = options
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -116,7 +118,7 @@ class ThreadTransfer:
         if self.abandoned:
             raise Abandoned
         self.received += len(chunk)
-        if self.decoder is None:
+        if self.decoder is None or self.decoder.needs_all:
             return self._keep(chunk)
         try:
             for piece in self.decoder.decode(chunk):
@@ -128,6 +130,29 @@ class ThreadTransfer:
         if self.received > most and not self.attempt.asks:  # a lot of nothing
             raise Refused("too_large", f"more than {most} bytes")
         return self.received <= most
+
+    def decode(self) -> bool:
+        """Decode a body that is there whole, if that has not happened yet; returns and raises as `receive` does."""
+        decoder = self.decoder
+        if decoder is None or not decoder.needs_all:
+            return True
+        encoded, self.body = self.body, ThreadBody(self._buffer)
+        try:
+            with _DECODING:
+                for chunk in encoded.pieces():
+                    for piece in decoder.decode(chunk):
+                        if self.abandoned:
+                            raise Abandoned
+                        if not self._keep(piece):
+                            return False
+            return True
+        except Undecodable as error:
+            raise Refused(error.code, str(error)) from error
+        except OSError as error:  # of the disk that the body waits on
+            self.disk_error = error
+            raise Abandoned from error
+        finally:
+            encoded.discard()
 
     def _keep(self, chunk: bytes) -> bool:
         """Take a piece of the file; whether more is wanted."""

@@ -48,6 +48,9 @@ _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no oth
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
 # ISDN channel: a line that serves files today is faster, and what drips (500 bytes/s) ends soon after `timeout`.
 BYTES_PER_SECOND = 8 << 10
+# A host that is no faster with a large file than that would hold the run for days.
+BYTES_PER_SECOND_LATER = 64 << 10
+_BEGINNING = 4 << 20  # bytes
 # How often in the time of `timeout` the transport is asked how many bytes an attempt has, since nobody reports each of
 # them: the attempt ends when none has come for `timeout` seconds, or for up to a twentieth more.
 LOOKS = 20
@@ -61,6 +64,12 @@ def spare_transfers(options: FetchOptions, most: int) -> int:
     return max(0, min(wanted, _MOST_SOCKETS - most))
 
 
+def seconds_for(size: int) -> float:
+    """Seconds that so many bytes may take, the first ones by far the most."""
+    beginning = min(size, _BEGINNING)
+    return beginning / BYTES_PER_SECOND + (size - beginning) / BYTES_PER_SECOND_LATER
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleLimits:
     """What holds for all hosts together."""
@@ -68,7 +77,7 @@ class ScheduleLimits:
     slots: int  # attempts in flight
     timeout: float = 0.0  # seconds without a byte of a body, after which an attempt ends; 0: no limit
     retries: int = 0  # further attempts after the first
-    # Seconds for one attempt; 0: no limit; None: `timeout`, and a second for each `BYTES_PER_SECOND` bytes received.
+    # Seconds for one attempt; 0: no limit; None: `timeout`, and what `seconds_for` the bytes received allows.
     total_timeout: float | None = None
     # Transfers beyond `slots` that may wait for silent hosts: they take next to nothing, and would take others' slots.
     spare: int = 0
@@ -314,7 +323,7 @@ class Schedule:
     def _end_of(self, attempt: Attempt) -> float:
         """When its time is up if no more bytes come."""
         if self.total_timeout is None:
-            end = attempt.started + self.timeout + attempt.received / BYTES_PER_SECOND
+            end = attempt.started + self.timeout + seconds_for(attempt.received)
         else:
             end = attempt.started + (self.total_timeout or float("inf"))
         return min(end, attempt.heard + self.timeout)

@@ -10,7 +10,7 @@ from itertools import islice
 from any2ds.core.manifest import Beginning, Segment
 from any2ds.dataset.dataset import Dataset
 
-_MOST_MISSING = 1 << 21  # numbers, which take 100 MB
+_MOST_MISSING = 1 << 17  # numbers
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-_MOST = 1 << 30  # bytes of private memory that the command may ask for
+_MOST = 1536 << 20  # bytes of private memory that the command may ask for
 _ROWS, _TEXT = 12_000, "x" * 60_000  # 720 MB as rows
 
 

@@ -111,7 +111,7 @@ def _brief(value: Any) -> str:
     try:
         written = repr(value)
     except (ValueError, RecursionError):  # an integer of more than 4,300 digits, a list of lists of lists
-        written = f"a value of the type {type(value).__name__}"
+        written = f"<a {type(value).__name__} that is too long to be shown>"
     return written if len(written) <= _MOST_SHOWN else f"{written[:_MOST_SHOWN]}…"
 
 
@@ -436,9 +436,10 @@ def url_list(value: Any) -> Any:
         return _written_list(value) if value.startswith("[") and value.endswith("]") else text(value)
     if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
         raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
-    if isinstance(value, Sequence):
-        return list(value)
-    return value
+    if isinstance(value, (set, frozenset)):  # whose order differs from run to run
+        return sorted(value, key=str)
+    is_array = any(hasattr(value, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame", "ndim"))
+    return list(value) if isinstance(value, Iterable) and not is_array else value
 
 
 def _written_list(written: str) -> list[Any]:

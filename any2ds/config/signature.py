@@ -73,12 +73,12 @@ def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
             return found[0]
         if value is None:
             return f"{name}=True" if kinds[name].is_flag else name
-        is_literal = value == "..." or re.fullmatch(r"-?[\d.]+|True|False|None", value)
+        is_literal = value == "..." or re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|True|False|None", value)
         return f"{name}={value}" if is_literal else f"{name}={json.dumps(value, ensure_ascii=False)}"
 
     message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
     # A comma or colon at its end belongs to the message. What begins with a bracket or quote is Python already.
-    value = r"(?:(?![\[({])(?:[^\s,;:?)\"']|[,:](?=[\w<]))+)"
+    value = r"(?:(?![\[({<])(?:[^\s,;:?)\"']|[,:](?=[\w<]))+)"
     flag = rf"(?<![\w-])--(?P<flag>[a-z]\w*)(?:=(?P<value>{value}))?"
     quoted = rf"'--(?P<name>[a-z]\w*)=(?P<quoted>(?:[^']|{_QUOTE_IN_SHELL})*)'"  # as a shell takes it
     option = rf"(?<![^\s(])(?P<option>[a-z]\w*)=(?P<given>{value})"

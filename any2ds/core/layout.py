@@ -70,7 +70,7 @@ SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
 
 _STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
-_MOST_ROWS = 10**12  # of a shard
+_MOST_ROWS = 10**15  # of a shard
 _MOST_DIGITS = 100  # of the number of a shard in names of files, of which systems take 255 bytes
 
 

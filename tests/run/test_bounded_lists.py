@@ -18,9 +18,14 @@ def run(folder: Path, *arguments: str) -> str:
     """The output of the command, which has a limit of memory."""
 
     def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))  # of each thread, which counts as well
         resource.setrlimit(resource.RLIMIT_DATA, (_MOST, _MOST))
 
-    plain = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}  # others reserve memory that they do not use
+    plain = {
+        **os.environ,
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "MALLOC_ARENA_MAX": "2",
+    }  # others reserve memory that they do not use
     command = [sys.executable, "-m", "any2ds", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, preexec_fn=limit, env=plain)
     assert done.returncode == 0, done.stderr
@@ -33,7 +38,10 @@ def repeated(text: str) -> pa.Array:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts mappings on Linux only")
-@pytest.mark.parametrize("option", ["--dedupe=shard", "--dedupe=run", "--shuffle=1"])
+@pytest.mark.parametrize(
+    "option",
+    ["--dedupe=shard", *(pytest.param(each, marks=pytest.mark.slow) for each in ("--dedupe=run", "--shuffle=1"))],
+)
 def test_a_parquet_list_of_one_long_text(option: str, tmp_path: Path) -> None:
     urls = pa.array([f"data:,{n}" for n in range(_ROWS)])
     table = pa.table({"url": urls, "caption": repeated(_TEXT)})

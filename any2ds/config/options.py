@@ -59,7 +59,6 @@ from any2ds.config.parsers import (
     one_of,
     option,
     optional,
-    optional_limit,
     parse_field,
     part,
     path,
@@ -171,7 +170,7 @@ class InputOptions:
     )
     limit: int | None = option(
         "the first N rows of the list only, as a trial; the same command without it makes the rest",
-        optional_limit(integer(0)),
+        optional(integer(1)),
         None,
         "all",
     )

@@ -35,6 +35,7 @@ _LONGEST_PAUSE = 86_400  # seconds
 _LARGEST_NUMBER = 1e9
 _LARGEST_SIZE = 2**50  # 1 PiB
 _MOST_SHOWN = 300  # characters of a value in a message
+_LONGEST_MESSAGE = 1000  # characters; messages that quote a value and list what is possible
 
 
 def option(
@@ -93,8 +94,13 @@ def parse_field(declared: Field[Any], value: Any) -> Any:
     """The value of an option. Raises OptionError that names it and says what is expected."""
     try:
         return declared.metadata["parse"](value)
-    except UsageError:
-        raise
+    except UsageError as error:
+        if len(str(error)) <= _LONGEST_MESSAGE:
+            raise
+        message, part = str(error), _LONGEST_MESSAGE // 2
+        raise OptionError(f"{message[:part]} … {message[-part:]}") from None
+    except RecursionError:
+        raise OptionError(f"invalid {declared.name}: it is nested too deep") from None
     except ValueError as error:
         shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={_brief(value)}"
         raise OptionError(f"invalid {shown}: expected {error}") from None
@@ -104,8 +110,8 @@ def _brief(value: Any) -> str:
     """As Python writes it, and its start where it is long."""
     try:
         written = repr(value)
-    except ValueError:  # an integer of more than 4,300 digits
-        written = f"a value of the type {type(value).__name__}"
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, a list of lists of lists
+        written = f"<a {type(value).__name__} that is too long to be shown>"
     return written if len(written) <= _MOST_SHOWN else f"{written[:_MOST_SHOWN]}…"
 
 
@@ -430,9 +436,10 @@ def url_list(value: Any) -> Any:
         return _written_list(value) if value.startswith("[") and value.endswith("]") else text(value)
     if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
         raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
-    if isinstance(value, Sequence):
-        return list(value)
-    return value
+    if isinstance(value, (set, frozenset)):  # whose order differs from run to run
+        return sorted(value, key=str)
+    is_array = any(hasattr(value, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame", "ndim"))
+    return list(value) if isinstance(value, Iterable) and not is_array else value
 
 
 def _written_list(written: str) -> list[Any]:

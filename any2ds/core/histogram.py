@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from any2ds.core.counts import count
+
 PER_DOUBLING = 8
 """Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""
 _FARTHEST = 100 * PER_DOUBLING  # bucket that anything measured can have
@@ -62,8 +64,8 @@ class Histogram:
     @classmethod
     def from_json(cls, found: Mapping[str, int]) -> Histogram:
         """Raises ValueError for anything but the output of `to_json`."""
-        counts = {int(bucket): int(count) for bucket, count in found.items()}
-        if any(abs(bucket) > _FARTHEST or count < 0 for bucket, count in counts.items()):
+        counts = {int(bucket): count(values, "a histogram") for bucket, values in found.items()}
+        if any(abs(bucket) > _FARTHEST for bucket in counts):
             raise ValueError("not a histogram")
         return cls(counts)
 

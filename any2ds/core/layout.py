@@ -69,7 +69,9 @@ TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
 SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
 
-_STATS = re.compile(r"(\d+)_stats\.json")
+_STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
+_MOST_ROWS = 10**15  # of a shard
+_MOST_DIGITS = 100  # of the number of a shard in names of files, of which systems take 255 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Layout:
             raise ValueError(f"no option {error}") from error
         if rows < 1 or digits < 1:
             raise ValueError("number_sample_per_shard and oom_shard_count must be positive")
+        if rows > _MOST_ROWS or digits > _MOST_DIGITS:
+            raise ValueError("number_sample_per_shard or oom_shard_count is absurd")
         return cls(rows, digits, bool(options.get("preset")))
 
     @property

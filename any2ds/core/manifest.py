@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.core.counts import count
 from any2ds.core.layout import Layout
 from any2ds.core.version import __version__
 
@@ -203,16 +204,29 @@ class Manifest:
 def _segment(found: Any) -> Segment:
     if found["cut"] not in ("list", "file"):
         raise ValueError(f"unknown cut {found['cut']!r}")
-    number = {name: found[name] for name in ("first_shard", "rows", "shards")}
-    if not all(isinstance(value, int) or (value is None and name != "first_shard") for name, value in number.items()):
-        raise ValueError("a number is none")
+
+    def optional(name: str) -> int | None:
+        return None if found.get(name) is None else count(found[name], name)
+
+    beginning = found["beginning"]
     return Segment(
-        files=tuple(ListFile(**file) for file in found["files"]),
-        beginning=Beginning(**found["beginning"]),
+        first_shard=count(found["first_shard"], "first_shard"),
+        files=tuple(map(_list_file, found["files"])),
+        beginning=Beginning(count(beginning["rows"], "rows"), str(beginning["sha256"])),
         cut=found["cut"],
-        short=tuple(int(shard) for shard in found["short"]),
-        limit=found.get("limit"),
-        **number,
+        rows=optional("rows"),
+        shards=optional("shards"),
+        short=tuple(count(shard, "short") for shard in found["short"]),
+        limit=optional("limit"),
+    )
+
+
+def _list_file(found: Any) -> ListFile:
+    size, version = found["size"], found["version"]
+    return ListFile(
+        str(found["name"]),
+        None if size is None else count(size, "size"),
+        None if version is None else str(version),
     )
 
 

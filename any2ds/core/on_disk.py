@@ -28,6 +28,19 @@ def on_disk(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return found
 
 
+def held(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same batches, of which no more than MOST_IN_MEMORY are in memory. Raises DiskFull, OSError."""
+    found: list[pa.RecordBatch] = []
+    in_memory = size = 0
+    for batch in batches:
+        found.append(batch)
+        in_memory, size = in_memory + 1, size + batch.nbytes
+        if size > MOST_IN_MEMORY:
+            found[-in_memory:] = on_disk(found[-in_memory:])
+            in_memory = size = 0
+    return found
+
+
 def _on_disk(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     with tempfile.TemporaryFile(prefix="any2ds-") as file:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from any2ds.core.counts import counts
 from any2ds.core.errors import RunError, printable, redacted, shard_count
 from any2ds.core.failures import DUPLICATE, NO_FAILURES, SUCCESS, failure_code, in_order
 from any2ds.core.metrics import WorkerMetrics
@@ -117,13 +118,13 @@ class ShardReport(RowCounts):
 
 def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
     """Reason -> files, as the statistics of a shard have it; those of other tools have none."""
-    return {str(reason): int(count) for reason, count in (stats.get("not_processed") or {}).items()}
+    return counts(stats.get("not_processed"), "not_processed")
 
 
 def members_in(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Member -> outcome -> files, as the statistics of a shard have it; nothing where rows have one URL."""
     found = (stats.get("members") or {}).items()
-    return {str(name): {str(code): int(count) for code, count in of.items()} for name, of in found}
+    return {str(name): counts(of, "members") for name, of in found}
 
 
 def members_added(

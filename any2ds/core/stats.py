@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from any2ds.core.counts import count, counts
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
 from any2ds.core.reports import members_in, not_processed_in
@@ -60,24 +61,24 @@ class Stats:
         try:
             found = orjson.loads(content)
             return cls(
-                count=int(found["count"]),
-                successes=int(found["successes"]),
+                count=count(found["count"], "count"),
+                successes=count(found["successes"], "successes"),
                 failed=_failed(found),
-                dropped=int(found.get("dropped", 0)),
-                filtered=int(found.get("filtered", 0)),
-                duplicates=int(found.get("duplicates", 0)),
-                samples=int(found.get("samples", found["successes"])),
-                size=_optional_int(found.get("bytes")),
-                data_bytes=_optional_int(found.get("data_bytes")),
-                exts=_counts(found, "exts"),
-                splits=_counts(found, "splits"),
-                status_dict=_counts(found, "status_dict"),
+                dropped=count(found.get("dropped", 0), "dropped"),
+                filtered=count(found.get("filtered", 0), "filtered"),
+                duplicates=count(found.get("duplicates", 0), "duplicates"),
+                samples=count(found.get("samples", found["successes"]), "samples"),
+                size=_optional_count(found, "bytes"),
+                data_bytes=_optional_count(found, "data_bytes"),
+                exts=counts(found.get("exts"), "exts"),
+                splits=counts(found.get("splits"), "splits"),
+                status_dict=counts(found.get("status_dict"), "status_dict"),
                 start_time=float(found.get("start_time") or 0),
                 end_time=float(found.get("end_time") or 0),
-                shard_id=_optional_int(found.get("shard_id")),
+                shard_id=_optional_count(found, "shard_id"),
                 maker=_maker(found),
                 urls_sha256=str(found.get("urls_sha256") or ""),
-                attempts=int(found.get("attempts") or 0),
+                attempts=count(found.get("attempts") or 0, "attempts"),
                 examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
                 latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
                 not_processed=not_processed_in(found),
@@ -97,17 +98,13 @@ def as_written(content: bytes | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _optional_int(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _counts(stats: Mapping[str, Any], name: str) -> dict[str, int]:
-    return {str(key): int(count) for key, count in (stats.get(name) or {}).items()}
+def _optional_count(stats: Mapping[str, Any], name: str) -> int | None:
+    return None if stats.get(name) is None else count(stats[name], name)
 
 
 def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
     """By status. A preset writes one status under the name of the other tool, too: it counts once."""
-    found = {name: int(value) for name, value in stats.items() if name.startswith("failed_to_")}
+    found = {name: count(value, name) for name, value in stats.items() if name.startswith("failed_to_")}
     if "failed_to_subsample" in found:
         found.pop("failed_to_resize", None)
     return found

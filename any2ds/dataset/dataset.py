@@ -235,6 +235,9 @@ class Dataset:
         try:
             run = Manifest.parse(self.read(layout.RUN_FILE))
             _ = run.layout  # raises ValueError if the options do not decide it
+            formats = run.options.get("metadata_format") or []
+            if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):
+                raise ValueError("metadata_format is no list of formats")
             return run
         except Exception as error:
             self.run_problem = error_text(error)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from any2ds.core.manifest import Beginning, Segment
 from any2ds.dataset.dataset import Dataset
+
+_MOST_MISSING = 1 << 17  # numbers
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,10 @@ class ExpectedShards:
 
     @property
     def missing(self) -> list[int]:
+        """In order; no more than _MOST_MISSING of them, whatever number a run file has."""
         present = self.present
-        return sorted({shard_id for span in self._spans for shard_id in span if shard_id not in present})
+        absent = (shard_id for span in self._spans for shard_id in span if shard_id not in present)
+        return sorted(set(islice(absent, _MOST_MISSING)))
 
     @property
     def beyond(self) -> list[int]:

@@ -24,7 +24,7 @@ from any2ds.core.tables import take
 WINDOW = 100_000  # rows that are mixed with each other
 _AT_ONCE = 32  # row groups; each takes a page or two of memory for each column
 _BATCH_ROWS = 65536
-_POOL_BYTES = 256 << 20  # of a window in memory; of more, rows are picked one by one
+_POOL_BYTES = 64 << 20  # of a window in memory; of more, rows are picked one by one
 _PICKED_BYTES = 16 << 20
 # A list with row groups within both limits is one window.
 _SMALL_ROWS = 1_000_000

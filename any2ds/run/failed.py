@@ -18,6 +18,7 @@ from any2ds.core.metadata import HASHES
 from any2ds.core.rows import ShardJob
 from any2ds.core.samples import row_key
 from any2ds.core.tables import take
+from any2ds.dataset.shard_list import gaps
 from any2ds.run.monitor import Outlook
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.previous_shard import (
@@ -66,16 +67,19 @@ class FailedRows:
         self._planned = 0  # rows of them to fetch again
         if not self.shards:
             raise OutputError(f"{output.url!r} holds no finished shard")
-        begun = {int(match[1]) for name in names if (match := re.fullmatch(r"(\d+)(?:\.[a-z]+)?", name))}
-        self._unfinished = (begun | set(range(max(self.shards)))) - self.shards
+        begun = {int(match[1]) for name in names if (match := re.fullmatch(r"(\d{1,18})(?:\.[a-z]+)?", name))}
+        last = max(self.shards)
+        unfinished = [*gaps(sorted(self.shards)), *((shard, shard) for shard in begun if shard > last)]
+        self._unfinished = sum(end - start + 1 for start, end in unfinished)
+        self._first_unfinished = min((start for start, _ in unfinished), default=0)
 
     def warn_of_unfinished(self) -> None:
         """Log which shards are not finished, but have files, or come before finished ones."""
         if self._unfinished:
             log.warning(
                 "%d shards are not finished, the first is %d: run the original download command to complete them",
-                len(self._unfinished),
-                min(self._unfinished),
+                self._unfinished,
+                self._first_unfinished,
             )
 
     def jobs(self) -> Iterator[ShardJob]:

@@ -13,10 +13,12 @@ import pytest
 
 from any2ds import UsageError, download
 from any2ds.cli import parse, run
+from any2ds.config.command_line import flag
 from any2ds.config.commands import COMMANDS
 from any2ds.config.completion import SHELLS
 from any2ds.config.help import help_text, short_help
-from any2ds.config.options import declared
+from any2ds.config.options import GROUPS, declared
+from any2ds.config.signature import with_keywords
 from any2ds.core.failures import FAILURE_CODES
 from any2ds.core.version import DOCUMENTATION, __version__
 from any2ds.testing.processes import LONG, children, is_running
@@ -580,6 +582,21 @@ def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
         again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
     assert again.returncode == 0
     assert sorted(path.name for path in out.glob("[!.]*") if path.is_dir()) == ["00000", "00001", "00002"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (f"name it with {flag('url_col', 'a b')}, and go on", 'name it with url_col="a b", and go on'),
+        (f"{flag('url_col', chr(39) + 'url' + chr(39))} reads it", """url_col="'url'" reads it"""),
+        (f"{flag('url_col', 'a' + chr(34) + 'b')} reads it", 'url_col="a\\"b" reads it'),
+        ("invalid url_list={'url': ['http://a']}: no", "invalid url_list={'url': ['http://a']}: no"),
+        ("transform=__main__:<lambda>: no import", 'transform="__main__:<lambda>": no import'),
+        ("invalid limit=1e+30: expected less", "invalid limit=1e+30: expected less"),
+    ],
+)
+def test_what_a_message_suggests_is_valid_python(message: str, expected: str) -> None:
+    assert with_keywords(message, "download", GROUPS) == expected
 
 
 def test_from_python_a_message_has_keywords_and_no_flags() -> None:

@@ -27,6 +27,7 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STAT
 from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, SPLIT, STORED_BYTES, STORED_CRC32, splits_of
+from any2ds.core.on_disk import MOST_IN_MEMORY, held
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
@@ -38,6 +39,7 @@ from any2ds.writers.formats.parquet import THRIFTY
 
 _STATUSES = {*NO_FAILURES, *STATUS_OF_STAGE.values()}
 _NEEDED = ("key", "url", "status", "error_code", "ext", "bytes")
+_ROWS_AT_ONCE = 1000  # of the metadata, whose captions may be long
 _OF_MEMBERS = ("status", "ext", "bytes")
 # Errors of the system; any other error in reading means that the file is broken.
 _SYSTEM_ERRORS = {
@@ -233,7 +235,12 @@ class _ShardCheck:
             with open(path, "rb"):  # raises the error of the system, if there is one
                 pass
             with pq.ParquetFile(path, **THRIFTY) as file:
-                return file.read(columns=self._dataset.metadata_columns(file.schema_arrow))
+                columns = self._dataset.metadata_columns(file.schema_arrow)
+                batches = held(file.iter_batches(_ROWS_AT_ONCE, columns=columns, use_threads=False))
+                if not batches:
+                    return file.read(columns=columns)
+                table = pa.Table.from_batches(batches)
+                return table.combine_chunks() if table.nbytes <= MOST_IN_MEMORY else table
 
     def _check_visible_table(self, table: pa.Table) -> None:
         """With a preset: the table for other tools must have the same values as the complete one."""

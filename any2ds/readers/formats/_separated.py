@@ -102,8 +102,11 @@ class Separated:
             if line.strip("\r\n"):
                 reader = csv.reader(chain(islice(lines, number, None), [_END]), delimiter=self.delimiter)
                 names = next(reader)
-                if names[-1].endswith(_END):
-                    raise ReadError("row 1", f"{_NEVER_CLOSED}, or the header has more than {LONGEST_ROW} bytes")
+                # Of a longer line only the beginning is here.
+                size = sum(map(len, lines[number : number + reader.line_num]))
+                if names[-1].endswith(_END) or size > LONGEST_ROW:
+                    why = f"the header has more than {LONGEST_ROW >> 20} MiB"
+                    raise ReadError("row 1", why if size > LONGEST_ROW else f"{_NEVER_CLOSED}, or {why}")
                 rest = "".join(lines[number + reader.line_num :])
                 return [_bytes(name).decode(errors="replace") for name in names], _bytes(rest)
         return [], b""

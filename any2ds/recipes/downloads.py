@@ -9,13 +9,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import json
 import logging
 import lzma
 import os
 import re
 import shutil
-import tarfile
 import time
 import uuid
 import zipfile
@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from rich.text import Text
 
 from any2ds.config.options import FetchOptions, StorageOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import MissingExtra, RunError, UsageError, error_text, redacted
+from any2ds.core.errors import MissingExtra, RunError, UsageError, redacted
 from any2ds.core.failures import Failure
 from any2ds.core.paths import expanded
 from any2ds.core.rows import Row
@@ -38,6 +39,7 @@ from any2ds.core.schemes import GUARDED
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import size as shown_size
 from any2ds.fetch.fetcher import UrlFetcher
+from any2ds.recipes.unpacking import is_tar, opened_tar, unpack_archive
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -45,10 +47,21 @@ log = logging.getLogger(__name__)
 CHECKSUMS = "checksums.tsv"
 _HEAD = "url\tsize\tsha256\tfile name"
 _TELL_SECONDS = 5.0  # between two messages on how far it is
-_PIECE = 1 << 20
-_SINGLE: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}  # no archives
-_TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz)$", re.IGNORECASE)
+_TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz|tzst)$", re.IGNORECASE)
+_ARCHIVES = "zip, tar, tar.gz, tar.bz2, tar.xz, tar.zst, gz, bz2, xz or zst"
 _RETRIES = 3
+
+
+def _open_zst(path: Path, mode: str) -> IO[bytes]:
+    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path), mode), "zstd"))
+
+
+_SINGLE: Mapping[str, Callable[..., Any]] = {  # no archives
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zst,
+}
 
 
 class ChecksumError(RunError):
@@ -131,7 +144,7 @@ class Downloads:
         return _mapped(urls, found.__getitem__)
 
     def extract(self, paths: Any) -> Any:
-        """The folders, or the file of a .gz, .bz2 or .xz, that archives become; nested as the paths are.
+        """The folders, or the file of a .gz, .bz2, .xz or .zst, that archives become; nested as the paths are.
 
         Raises UsageError for what is no archive.
         """
@@ -142,7 +155,7 @@ class Downloads:
         return self.extract(self.download(urls))
 
     def iter_archive(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, IO[bytes]]]:
-        """The name of each file in an archive (zip, tar.*), or of the only one in a .gz, .bz2 or .xz, and the file.
+        """The name of each file in an archive (zip, tar.*), or of the only one in a gz, bz2, xz or zst, and the file.
 
         Nothing is unpacked to disk; a file can be read until the next one is asked for. Raises UsageError.
         """
@@ -155,7 +168,7 @@ class Downloads:
                         with archive.open(info) as file:
                             yield info.filename, file
         elif kind == "tar":
-            with tarfile.open(path, "r:*") as tar:
+            with opened_tar(path, is_streamed=False) as tar:
                 for member in tar:
                     if member.isreg() and (content := tar.extractfile(member)) is not None:
                         with content:
@@ -164,7 +177,7 @@ class Downloads:
             with _SINGLE[path.suffix.lower()](path, "rb") as file:
                 yield path.stem, cast("IO[bytes]", file)
         else:
-            raise UsageError(f"{path}: is no archive: expected zip, tar, tar.gz, tar.bz2, tar.xz, gz, bz2 or xz")
+            raise UsageError(f"{path}: is no archive: expected {_ARCHIVES}")
 
     @property
     def manual_dir(self) -> Path:
@@ -325,7 +338,7 @@ class Downloads:
         if kind == "folder":  # a test's dummy data
             return path
         if kind is None:
-            raise UsageError(f"{path}: is no archive: expected zip, tar, tar.gz, tar.bz2, tar.xz, gz, bz2 or xz")
+            raise UsageError(f"{path}: is no archive: expected {_ARCHIVES}")
         stat = path.stat()
         stamp = f"{path.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}"
         place = self._options.cache / "extracted" / hashlib.sha256(stamp.encode()).hexdigest()[:40]
@@ -335,19 +348,7 @@ class Downloads:
         temporary = place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}.tmp")
         temporary.mkdir(parents=True)
         try:
-            with _explained(path):
-                if kind == "zip":
-                    with zipfile.ZipFile(path) as archive:  # keeps names inside the folder by itself
-                        archive.extractall(temporary)
-                elif kind == "tar":
-                    with tarfile.open(path, "r:*") as tar:
-                        tar.extractall(temporary, filter="data")
-                else:
-                    with (
-                        _SINGLE[path.suffix.lower()](path, "rb") as source,
-                        (temporary / path.stem).open("wb") as target,
-                    ):
-                        shutil.copyfileobj(cast("IO[bytes]", source), target, _PIECE)
+            unpack_archive(path, kind, temporary)
             try:
                 temporary.rename(place)
             except OSError:  # another build was first
@@ -376,15 +377,6 @@ def _live(status: Callable[[], str], is_quiet: bool) -> Iterator[bool]:
             block.stop()
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Raises RunError for an archive that is broken, or has names that would leave its folder."""
-    try:
-        yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
-        raise RunError(f"{path}: cannot be unpacked: {error_text(error)}") from error
-
-
 def _kind(path: Path) -> str | None:
     """folder, zip, tar or single, by the content of an archive; None if it is none."""
     if path.is_dir():
@@ -397,7 +389,7 @@ def _kind(path: Path) -> str | None:
         return "zip"
     if path.suffix.lower() in _SINGLE:
         return "single"
-    return "tar" if tarfile.is_tarfile(path) else None
+    return "tar" if is_tar(path) else None
 
 
 def _file_name(url: str) -> str:

@@ -228,18 +228,18 @@ def is_blank(block: bytes) -> bool:
     return bool(block) and not len(block) % _BLOCK and not block.strip(b"\0")
 
 
-class _TarInfo(tarfile.TarInfo):
-    """Says that a header is broken, where tarfile takes one for the end of the archive unless it is the first."""
+class BoundedTarInfo(tarfile.TarInfo):
+    """A header of at most 1 MiB. A broken one is an error, which tarfile takes for the end of the archive."""
 
     @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _TarInfo:  # type: ignore[override]
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> BoundedTarInfo:  # type: ignore[override]
         info = super().frombuf(buf, encoding, errors)
         if info.type in _HEADERS and info.size > _LONGEST_HEADER:  # which tarfile would read whole, and search
             raise tarfile.ReadError(f"a header of {info.size} bytes")
         return info
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> BoundedTarInfo:
         try:
             return super().fromtarfile(archive)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
@@ -250,7 +250,7 @@ def untarred(pieces: Pieces, meter: Meter) -> Iterator[Member]:
     """The files of a tar, in its order; `pieces` are counted already. Raises NotDecodable, Rejected."""
     try:
         stream: Any = compression.PieceFile(pieces)
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_TarInfo, encoding="utf-8") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo, encoding="utf-8") as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # which grows for ever
                 meter.count_entry()

@@ -193,7 +193,7 @@ class Play:
     @property
     def path(self) -> str:
         """Where the dataset is, for whoever runs elsewhere than in the play's folder."""
-        return self.out if self.bucket is not None else str(self.folder / _OUT)
+        return self.out if self.bucket is not None else str(self.folder / self.out)
 
     # --- commands ---
 
@@ -240,11 +240,11 @@ class Play:
         """The names of what lies in the dataset's folder itself now."""
         if self.bucket is not None:
             return [path.rpartition("/")[2] for path in self.bucket.connect().find(self.out, maxdepth=1)]
-        return [path.name for path in (self.folder / _OUT).glob("*")]
+        return [path.name for path in (self.folder / self.out).glob("*")]
 
     def files(self) -> dict[str, bytes]:
         """What lies in the dataset now: name -> content."""
-        out, found = self.folder / _OUT, {}
+        out, found = self.folder / self.out, {}
         if self.bucket is not None:
             system, root = self.bucket.connect(), self.out.removeprefix("s3://")
             for name in system.find(root):
@@ -351,7 +351,7 @@ class Running:
     def __init__(self, play: Play, words: Sequence[str]) -> None:
         self._play = play
         self._mark = uuid.uuid4().hex
-        self._before, self._counts = Look.at(play.folder / _OUT), play.web.counts.copy()
+        self._before, self._counts = Look.at(play.folder / play.out), play.web.counts.copy()
         self._said = play.folder / f"said-{self._mark}"
         environment = {**play.child_environment(), processes.MARK: self._mark}
         with self._said.open("wb") as said:
@@ -421,7 +421,7 @@ class Running:
             raise ValueError(
                 f"no moment {wanted!r}: there are request NAME, published N, said WORDS, {', '.join(MOMENTS)}"
             )
-        folder, most = self._play.folder / _OUT, len(self._play.rows)  # no run has more shards than rows
+        folder, most = self._play.folder / self._play.out, len(self._play.rows)  # no run has more shards than rows
         return lambda: moment(self._before, Look.at(folder), most) == wanted
 
 

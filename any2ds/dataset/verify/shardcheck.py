@@ -195,12 +195,14 @@ class _ShardCheck:
 
     def _check_sizes(self, metadata: str) -> None:
         """Of files that are not opened."""
-        entries, stats = self._dataset.entries, self._stats
-        if not entries[metadata].size:
+        if not self._dataset.entries[metadata].size:
             self.findings.add("metadata", f"{metadata} is empty")
-        if not self._has_data(is_needed=stats is None or stats.successes > 0):
-            return
-        data = entries[self._files.data or ""]
+        if self._has_data(is_needed=self._stats is None or self._stats.successes > 0):
+            self._check_data_size()
+
+    def _check_data_size(self) -> None:
+        """What reads as a whole may still lack its last bytes, such as the zeros at the end of a tar file."""
+        data, stats = self._dataset.entries[self._files.data or ""], self._stats
         if stats is not None and stats.data_bytes and data.size != stats.data_bytes:
             text = f"{data.name} has {data.size:,} bytes, its statistics say {stats.data_bytes:,}"
             self.findings.add("data", text)
@@ -404,6 +406,7 @@ class _ShardCheck:
         else:
             check.finish()
             if not any(finding.is_broken for finding in self.findings):  # else they are made again with it
+                self._check_data_size()
                 self._check_sidecars(name)
 
     def _check_sidecars(self, data: str) -> None:

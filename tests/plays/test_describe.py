@@ -1,0 +1,282 @@
+"""inspect, report, card and compact say what is in a dataset, all with the same figures."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import any2ds
+from tests.support.play import Play, Row, body_of
+
+FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
+ROWS = {
+    "a.jpg": Row(columns={"text": "<b>Kauz</b>"}),
+    "b.png": Row(columns={"text": "Kauz zwei"}),
+    "c.txt": Row(columns={"text": "Kauz drei"}),
+    "d.jpg": Row("http_404", columns={"text": "Kauz vier"}),
+    "e.jpg": Row("http_503", columns={"text": "Kauz fünf"}),
+    "f.jpg": Row(columns={"text": "Kauz sechs"}),
+}
+SIZES = [len(body_of(name)) for name in ("a.jpg", "b.png", "c.txt", "f.jpg")]
+OUTCOMES = {"success": 4, "http_404": 1, "http_503": 1}
+
+
+def made(**options: Any) -> Play:
+    play = Play(ROWS, **{"number_sample_per_shard": 4, "caption_col": "text", "output_format": "webdataset", **options})
+    assert play.run().codes == OUTCOMES
+    return play
+
+
+# --- inspect ---
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_inspect_counts_what_is_there_in_each_format(output_format: str) -> None:
+    play = made(output_format=output_format)
+    outcome = play.run("inspect", json="-")
+    figures = json.loads(outcome.stdout)
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert figures["output_format"] == output_format
+    assert (figures["shards"], figures["rows"], figures["stored"], figures["failed"]) == (2, 6, 4, 2)
+    assert figures["outcomes"] == OUTCOMES
+    assert (figures["bytes_stored"], figures["files_measured"]) == (sum(SIZES), 4)
+    assert (figures["sizes"]["smallest"], figures["sizes"]["largest"]) == (min(SIZES), max(SIZES))
+    assert figures["mime_types"] == {"image/jpeg": 2, "image/png": 1, "text/plain": 1}
+    assert figures["columns"]["caption"] == "string"
+    assert [list_["rows"] for list_ in figures["lists"]] == [6]
+    assert (figures["missing"], figures["unfinished"], figures["problems"]) == ([], 0, [])
+    assert figures["options"]["number_sample_per_shard"] == 4
+
+
+def test_inspect_shows_rows_on_the_screen_as_many_as_are_asked_for() -> None:
+    play = made()
+    for count in (0, 2, 4):
+        screen = play.run("inspect", samples=count).stdout
+        assert len(re.findall(r"^ *0000\d\d\.", screen, re.MULTILINE)) == count
+    assert "http_503" in screen
+    assert "caption" in screen
+
+
+def test_inspect_writes_its_figures_into_a_file() -> None:
+    play = made()
+    outcome = play.run("inspect", json="figures.json")
+    assert json.loads((play.folder / "figures.json").read_text())["rows"] == 6
+    assert "rows" in outcome.stdout
+
+
+def test_inspect_of_an_unfinished_dataset_says_what_is_missing() -> None:
+    play = made(number_sample_per_shard=1)
+    for file in Path(play.path).glob("00002*"):
+        file.unlink()
+    Path(play.path, "00004_stats.json").unlink()
+    figures = json.loads(play.run("inspect", json="-").stdout)
+    assert (figures["shards"], figures["rows"], figures["unfinished"]) == (4, 4, 1)
+    assert 2 in figures["missing"]
+
+
+def test_inspect_from_python_is_the_same() -> None:
+    overview = made().run("inspect", way="python").result
+    assert (overview.rows, overview.outcomes, overview.shards) == (6, OUTCOMES, 2)
+
+
+# --- report ---
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_the_figures_of_the_report_in_each_format(output_format: str) -> None:
+    play = made(output_format=output_format)
+    outcome = play.run("report", format="json")
+    figures = json.loads(outcome.stdout)
+    assert outcome.exit_code == 0
+    assert (figures["rows"], figures["samples"], figures["successes"], figures["failed"]) == (6, 4, 4, 2)
+    assert (figures["bytes"], figures["attempts"]) == (sum(SIZES), 6)
+    assert figures["outcomes"] == OUTCOMES
+    text = "data.txt" if output_format in ("files", "webdataset") else "txt"  # txt is the caption there
+    assert figures["exts"] == {"jpg": 2, "png": 1, text: 1}
+    assert (figures["sizes"]["count"], figures["sizes"]["total"]) == (4, sum(SIZES))
+    (host,) = figures["hosts"]
+    assert (host["rows"], host["failed"], host["outcomes"]) == (6, 2, OUTCOMES)
+    assert figures["retryable"] == 1
+    assert "any2ds retry" in figures["retry"]
+    assert figures["problems"] == []
+
+
+def test_the_page_has_figures_and_samples_and_no_markup_of_strangers() -> None:
+    play = made()
+    outcome = play.run("report")
+    page = outcome.files["report.html"].decode()
+    assert outcome.exit_code == 0
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<script" not in page.replace('<script type="application/json"', "")
+    assert "<b>Kauz" not in page
+    assert "&lt;b&gt;Kauz&lt;/b&gt;" in page
+    assert page.count("data:image/") >= 3
+    assert all(code in page for code in OUTCOMES)
+    assert "any2ds.load(" in page
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_the_page_has_as_many_samples_as_are_asked_for(samples: int) -> None:
+    play = made()
+    page = play.run("report", samples=samples).files["report.html"].decode()
+    assert page.count('src="data:image/') <= samples
+    assert ("Kauz" in page) is bool(samples)
+
+
+def test_the_report_as_markdown_and_into_a_file() -> None:
+    play = made()
+    text = play.run("report", format="md").stdout
+    assert re.search(r"^\| rows \| 6 \|$", text, re.MULTILINE)
+    assert re.search(r"http\\?_503 \| 1 \| 16\.7%", text)
+    outcome = play.run("report", format="json", output="figures.json")
+    assert json.loads((play.folder / "figures.json").read_text())["rows"] == 6
+    assert "report.html" not in outcome.files
+
+
+def test_a_run_leaves_its_report(with_report: None) -> None:
+    play = Play(ROWS)
+    assert "report.html" in play.run(report=True).files
+    assert "report.html" not in Play(ROWS).run(report=False).files
+
+
+def test_the_report_does_not_replace_a_file_of_others() -> None:
+    play = made()
+    Path(play.path, "report.html").write_text("mine")
+    (play.folder / "mine.json").write_text('{"mine": 1}')
+    assert play.run("report").exit_code == 2
+    assert play.run("report", format="json", output="mine.json").exit_code == 2
+    assert (play.folder / "mine.json").read_text() == '{"mine": 1}'
+    assert play.files()["report.html"] == b"mine"
+
+
+def test_the_report_from_python_is_the_same() -> None:
+    play = made()
+    figures = play.run("report", way="python", format="json", output=str(play.folder / "figures.json")).result
+    assert (figures.rows, figures.outcomes) == (6, OUTCOMES)
+    assert json.loads((play.folder / "figures.json").read_text())["rows"] == figures.rows
+
+
+# --- card ---
+
+
+def test_the_card_describes_the_dataset() -> None:
+    play = made()
+    outcome = play.run("card", license="cc-by-4.0", pretty_name="Some birds", language="en,de")
+    text = outcome.files["README.md"].decode()
+    assert outcome.exit_code == 0
+    head, body = text.split("---\n")[1:3]
+    assert all(words in head for words in ("Some birds", "cc-by-4.0", "en", "de", "size_categories", "[0-9]*.tar"))
+    assert re.search(r"samples \| 4 ", body)
+    assert re.search(r"http_503.*1", body)
+    assert play.run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_card_in_each_format(output_format: str) -> None:
+    play = made(output_format=output_format)
+    outcome = play.run("card", output="-")
+    assert outcome.exit_code == 0
+    assert re.search(r"rows of the list \| 6 ", outcome.stdout)
+    assert "README.md" not in outcome.files
+    assert ("[0-9]*.tar" in outcome.stdout) is (output_format == "webdataset")
+
+
+def test_a_card_that_is_written_again_keeps_what_others_wrote() -> None:
+    play = made()
+    play.run("card", license="mit")
+    path = Path(play.path, "README.md")
+    text = path.read_text()
+    path.write_text(text.replace("---\n", "---\nmine: 1\n", 1) + "\nmine below\n")
+    again = play.run("card").files["README.md"].decode()
+    assert "mine: 1" in again
+    assert again.endswith("\nmine below\n")
+    assert "mit" in again.split("---\n")[1]
+
+
+def test_a_readme_of_others_is_left_alone_unless_forced() -> None:
+    play = made()
+    Path(play.path, "README.md").write_text("mine")
+    outcome = play.run("card")
+    assert (outcome.exit_code, outcome.files["README.md"]) == (2, b"mine")
+    assert "force" in outcome.stderr
+    assert b"size_categories" in play.run("card", "--force").files["README.md"]
+
+
+def test_a_card_has_no_secrets_and_no_folders_of_this_machine() -> None:
+    play = Play(ROWS, headers="X-Key: geheim", caption_col="text")
+    play.run()
+    text = play.run("card").files["README.md"].decode()
+    assert "geheim" not in text
+    assert str(play.folder) not in text
+
+
+# --- compact ---
+
+
+def compacted(files: Any) -> list[dict[str, Any]]:
+    names = sorted(name for name in files if name.endswith(".metadata"))
+    return [row for name in names for row in pq.read_table(io.BytesIO(files[name])).to_pylist()]
+
+
+@pytest.mark.parametrize(("rows_per_file", "count"), [(None, 1), (1, 2), (4, 2), (5, 1)])
+def test_compact_gathers_the_metadata_in_the_order_of_the_shards(rows_per_file: int | None, count: int) -> None:
+    play = made()
+    outcome = play.run("compact", **({} if rows_per_file is None else {"rows_per_file": rows_per_file}))
+    assert outcome.exit_code == 0
+    assert sum(name.endswith(".metadata") for name in outcome.files) == count
+    rows = compacted(outcome.files)
+    assert [row["shard_id"] for row in rows] == [0, 0, 0, 0, 1, 1]
+    assert [{name: row[name] for name in row if name != "shard_id"} for row in rows] == outcome.metadata
+    assert json.loads(play.run("inspect", json="-").stdout)["compacted"] != []
+    assert play.run("verify").exit_code == 0
+
+
+def test_compact_of_parquet_leaves_the_files_out() -> None:
+    rows = compacted(made(output_format="parquet").run("compact").files)
+    assert len(rows) == 6
+    assert "data" not in rows[0]
+
+
+@pytest.mark.parametrize("command", ["retry", "download"])
+def test_what_was_compacted_goes_when_shards_change(command: str) -> None:
+    play = Play({"a.jpg": ["http_503", "ok"], "b.jpg": "ok"}, number_sample_per_shard=1)
+    play.run("download", *play.write_list(["a.jpg"]))
+    play.run("compact")
+    outcome = play.run(command)
+    assert not [name for name in outcome.files if "/compact/" in name]
+    assert len(outcome.metadata) == (1 if command == "retry" else 2)
+
+
+def test_compact_from_python_names_the_files() -> None:
+    play = made()
+    report = any2ds.compact(play.path)
+    assert [pq.read_metadata(path).num_rows for path in report.files] == [6]
+    before = play.files()
+    assert any2ds.compact(play.path).files == report.files
+    assert play.files() == before
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "card", "compact", "verify", "retry", "finish"])
+@pytest.mark.parametrize("content", [None, b"x"], ids=["no folder", "no dataset"])
+def test_each_command_refuses_what_is_no_dataset(command: str, content: bytes | None) -> None:
+    play = Play()
+    if content is not None:
+        Path(play.path).mkdir()
+        Path(play.path, "a.txt").write_bytes(content)
+    outcome = play.run(command)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith("any2ds: ")
+    assert outcome.names == ({"a.txt"} if content else set())
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "card", "compact"])
+def test_each_command_works_in_a_bucket(command: str) -> None:
+    play = made(store="s3")
+    outcome = play.run(command)
+    assert outcome.exit_code == 0
+    added = {"inspect": "", "report": "report.html", "card": "README.md", "compact": ".metadata"}[command]
+    assert [name for name in outcome.files if name.endswith(added)]

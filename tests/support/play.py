@@ -204,16 +204,19 @@ class Play:
         way: Way | None = None,
         kill_at: str | None = None,
         victims: Victims = "all",
+        stdin: bytes | None = None,
         **options: Any,
     ) -> Outcome:
         """Run a command to its end, or until it is killed; see `Running.until` for moments. `options` are added to the
-        play's, which only `download` and `estimate` take."""
+        play's, which only `download` and `estimate` take. With `stdin` it runs in a process of its own."""
         if kill_at is not None:
             running = self.start(command, *arguments, **options)
             running.kill_at(kill_at, victims)
             return running.wait()
         before = self.web.counts.copy()
         run = {"inside": self._run_inside, "command": self._run_command, "python": self._run_python}[way or self._way]
+        if stdin is not None:
+            run = functools.partial(self._run_command, stdin=stdin)
         ended = run(command, arguments, self._options(command, options))
         return Outcome(**ended, files=self.files(), requests=self.web.counts - before)
 
@@ -299,17 +302,19 @@ class Play:
             code = run(words)
         return {"exit_code": code, **said()}
 
-    def _run_command(self, command: str, arguments: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    def _run_command(
+        self, command: str, arguments: Sequence[str], options: dict[str, Any], stdin: bytes = b""
+    ) -> dict[str, Any]:
         words = self._words(command, arguments, options)
         ended = subprocess.run(
             [sys.executable, "-m", "any2ds", *words],
             cwd=self.folder,
             env=self.child_environment(),
+            input=stdin,
             capture_output=True,
-            text=True,
             timeout=LONG,
         )
-        return {"exit_code": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
+        return {"exit_code": ended.returncode, "stdout": ended.stdout.decode(), "stderr": ended.stderr.decode()}
 
     def _run_python(self, command: str, arguments: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         import any2ds

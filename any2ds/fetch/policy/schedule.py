@@ -61,6 +61,16 @@ def spare_transfers(options: FetchOptions, most: int) -> int:
     return max(0, min(wanted, _MOST_SOCKETS - most))
 
 
+def transfers_within(options: FetchOptions, connections: int) -> int:
+    """Transfers at a time, as far as the options say, that are possible with so many open sockets."""
+    if sys.platform == "win32":
+        return min(options.most_transfers, _MOST_SOCKETS)
+    # As many again may wait for silent hosts, and an eighth of all is kept idle. A thread has a socket, a copy of it to
+    # cut it by, a connection that it keeps, and a body that is too long for the memory.
+    possible = connections * 4 // 9 if options.fetcher == "curl" else connections // 4
+    return max(1, min(options.most_transfers, possible))
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleLimits:
     """What holds for all hosts together."""
@@ -271,6 +281,12 @@ class Schedule:
         """An attempt of `turns.outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
         self._release(attempt)
         self._defer(replace(attempt, withdrawals=attempt.withdrawals + 1), now)
+        self._offer_turn(attempt.host, now)
+
+    def postpone(self, attempt: Attempt, now: float) -> None:
+        """An attempt has failed for want of a file or socket of this process: it does not count, and comes again."""
+        self._release(attempt)
+        self._defer(replace(attempt, sent=attempt.sent - 1), now + self.backoff(1))
         self._offer_turn(attempt.host, now)
 
     def _release(self, attempt: Attempt) -> None:

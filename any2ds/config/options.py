@@ -319,7 +319,7 @@ class FetchOptions:
         "seconds for one attempt, body included; 0 for no limit",
         optional(seconds),
         None,
-        "grows with the size: timeout and a second for each 8 KiB received, from 4 MiB on for each 64 KiB",
+        "grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB",
     )
     outage_patience: float = option("seconds to wait when no host answers, before the run ends", pause, 600.0)
     retries: int = option("further attempts after a transient failure", integer(0, 100), 0)

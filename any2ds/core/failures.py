@@ -315,7 +315,9 @@ class Failure:
     http_status: int | None = None
     final_url: str | None = None  # where redirects led, if anywhere
     retry_after: float | None = None  # seconds that the server asked us to wait
-    blame: Literal["host", "us"] | None = None  # who is at fault, where the failure itself tells more than its code
+    # Who is at fault, where the failure itself tells more than its code: the host, the network of this machine ("us"),
+    # or this process, in which no more files may be open (`core.processes.open_files`).
+    blame: Literal["host", "us", "open_files"] | None = None
     received: int = 0  # bytes of a body that time was up for
 
     @property

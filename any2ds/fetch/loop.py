@@ -17,6 +17,7 @@ from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import Breaker
 from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt, Host, HostPolicy
+from any2ds.fetch.policy.open_files import OpenFiles
 from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.policy.window import MAX_CROWDED, Window
 from any2ds.fetch.traffic import Cause, Meter
@@ -47,6 +48,8 @@ class Loop:
         self._probes: list[Attempt] = []
         self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
+        self._open_files = OpenFiles()
+        self._slots, self._spare = schedule.slots, schedule.spare  # with enough open files
         self._meter = Meter()
         self.share = schedule.turns.share  # of the limits of hosts; another thread may set another one
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
@@ -59,6 +62,8 @@ class Loop:
         schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder
         # `exhausted` is read first: rows that come in between are then seen by the schedule.
         while not (feeder.exhausted and schedule.idle and breaker.idle):
+            if self._open_files.look(clock.now()):
+                self._follow_open_files()
             if self._window is not None:
                 self._follow(self._window)
             self._divide(clock.now())
@@ -117,12 +122,19 @@ class Loop:
     def _follow(self, window: Window) -> None:
         """Let everything that depends on how many may be in flight know it."""
         schedule = self._schedule
-        schedule.slots = window.size
+        schedule.slots = int(min(window.size, self._open_files.transfers))
         if (most := max(schedule.slots, schedule.in_flight)) != self._most:
             self._most = most
             self._transport.expect(most)
             self._buffer.share_among(most)
             self._feeder.stock = max(_LEAST_STOCK, most)
+
+    def _follow_open_files(self) -> None:
+        """Have no more transfers than sockets can be opened, whatever else would allow more."""
+        schedule, possible = self._schedule, self._open_files.transfers
+        schedule.spare = int(min(self._spare, possible // 2))
+        schedule.slots = int(min(self._slots, possible - schedule.spare))
+        self._transport.expect(max(schedule.slots + schedule.spare, schedule.in_flight))
 
     def _begin(self, now: float) -> tuple[int, list[Fetched]]:
         """Start what may start: how many attempts, and the rows that cannot even be tried."""
@@ -155,8 +167,13 @@ class Loop:
         now = self._clock.now()
         answered: list[Attempt] = []
         done = []
+        is_short = False
         for attempt, outcome in chain(ended, self._overdue(now)):
             self.activity += 1
+            if isinstance(outcome, Failure) and outcome.blame == "open_files":
+                is_short = True
+                self._postpone(attempt, now)
+                continue
             if isinstance(outcome, Payload) or outcome.answered:
                 answered.append(attempt)
             if window is not None and attempt.trial is not None:
@@ -179,12 +196,27 @@ class Loop:
         last = next((attempt for attempt in reversed(answered) if is_web(attempt.row.url)), None)
         if last is not None or self._buffer.received > received:
             breaker.hear(now, last)
+        if is_short:
+            breaker.hear(now)  # who cannot ask proves no silence
+            self._open_files.ran_out(now, schedule.in_flight)
+            self._follow_open_files()
+        elif ended:
+            self._open_files.opened()
         for attempt in schedule.turns.outlasting(now):
             self._transport.cancel(attempt)
             if attempt.trial is not None:
                 attempt.trial.started -= 1
             schedule.withdraw(attempt, now)
         return done
+
+    def _postpone(self, attempt: Attempt, now: float) -> None:
+        """Try again later what had no file or socket left."""
+        if attempt.probe:
+            self._probes.remove(attempt)
+            return
+        if attempt.trial is not None:
+            attempt.trial.started -= 1
+        self._schedule.postpone(attempt, now)
 
     def _judge(self, now: float) -> Iterator[Fetched]:
         """Pause, probe or continue, as the breaker decides; yields rows whose failures are final now."""

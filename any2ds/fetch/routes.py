@@ -205,7 +205,9 @@ class Routes:
             from any2ds.fetch.engines.fsspec import FileSystems, FsspecClient
             from any2ds.fetch.engines.threads import ThreadTransport
 
-            files = partial(FsspecClient, options, FileSystems(self._stores), buffer.share // 2)
+            files = partial(
+                FsspecClient, options, FileSystems(self._stores, options.allow_link_local), buffer.share // 2
+            )
             engine = ThreadTransport(files, options, buffer, self.wake)
         if options.thread_count == "auto":
             engine.expect(self._expected)

@@ -102,7 +102,8 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
     """For any threads, or for one at a time (`exclusive`). Sessions of threads that are gone are closed as they are
     collected.
 
-    Takes what `paramiko.SSHClient.connect` does, `host_key_policy` and `known_hosts` (a file).
+    Takes what `paramiko.SSHClient.connect` does, `host_key_policy` and `known_hosts` (a file). `judge` is called with
+    each address of the host before anything is connected to, and raises for one that may not be.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
         host_key_policy: str | None = None,
         known_hosts: str | None = None,
         exclusive: bool = False,
+        judge: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
         if self._cached:
@@ -118,6 +120,7 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
         self._policy = _Policy(host_key_policy, bool(options.get("password")))
         self._known_hosts = (known_hosts,) if known_hosts else _KNOWN_HOSTS
         self.is_exclusive = exclusive
+        self._judge = judge
         self._own: Any = SimpleNamespace() if exclusive else threading.local()
         super().__init__(host, **options)
 
@@ -176,7 +179,7 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
         client.set_missing_host_key_policy(self._policy)
         limits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), _PATIENCE)
         try:
-            client.connect(self.host, **{**limits, **self.ssh_kwargs})
+            client.connect(self.host, **{**limits, "sock": self._connected(), **self.ssh_kwargs})
             transport = client.get_transport()
             transport.set_keepalive(_KEEP_ALIVE)
             session: _Session = _Session.from_transport(transport)
@@ -190,6 +193,22 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
         session.client = client  # which ends the connection when it is collected
         session.get_channel().settimeout(_SILENCE)
         return session
+
+    def _connected(self) -> socket.socket | None:
+        """A connection to an address that was judged, since paramiko would resolve the name again; None if any may be
+        connected to."""
+        if self._judge is None or "sock" in self.ssh_kwargs:
+            return None
+        found = socket.getaddrinfo(self.host, self.ssh_kwargs.get("port", 22), type=socket.SOCK_STREAM)
+        for *_, target in found:
+            self._judge(str(target[0]))
+        failures = []
+        for *_, target in found:
+            try:
+                return socket.create_connection((str(target[0]), int(target[1])), _PATIENCE)
+            except OSError as error:
+                failures.append(error)
+        raise failures[0]
 
     @_healing
     def info(self, path: str, **_: Any) -> dict[str, Any]:

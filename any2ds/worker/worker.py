@@ -7,12 +7,10 @@ Shards overlap: when the last rows of one wait for slow hosts, rows of the next 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import math
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,12 +27,14 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.core.failures import Failure
 from any2ds.core.manifest import with_versions
+from any2ds.core.processes import open_files
 from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
 from any2ds.core.reports import Event
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Fetched
 from any2ds.core.shares import SharePath
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
+from any2ds.fetch.policy.schedule import transfers_within
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
+_FEW_TRANSFERS = 256  # with thread_count=auto: fewer than this are worth a word
 _CLOSE_TIMEOUT = 5.0  # seconds that a fetcher may take to close
 _SHORT_CLOSE_TIMEOUT = 0.5  # and when the run is being stopped
 _ROWS_PER_PROCESS = 1000  # that are stored as they come: they take the processor as long as a process takes to begin
@@ -175,11 +175,16 @@ class ShardWorker:
         from any2ds.worker.rows import Rows
         from any2ds.worker.steps import Steps
 
-        files = _raise_file_limit()
+        open_files.prepare()
         fetch = self._fetch
-        transfers = min(fetch.most_transfers, _sockets(files))
-        if transfers < fetch.most_transfers and fetch.thread_count != "auto":
-            log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
+        transfers = transfers_within(fetch, open_files.connections())
+        wanted = fetch.most_transfers
+        if transfers < (min(wanted, _FEW_TRANSFERS) if fetch.thread_count == "auto" else wanted):
+            log.warning(
+                "at most %d transfers in flight, because only %d files may be open (ulimit -n)",
+                transfers,
+                open_files.limit(),
+            )
         pipeline = self._pipeline()
         writer = plugins.load("writers", self._options.output_format)
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
@@ -200,7 +205,9 @@ class ShardWorker:
             columns = pipeline.metadata(writer.has_members)
             context = ShardContext(self._options, writer, folder, self._media, columns, pipeline.further)
             most_staged = self._storage.max_staging_bytes
-            shards = stack.enter_context(closing(OpenShards(context, output, publisher, files // 4, most_staged)))
+            shards = stack.enter_context(
+                closing(OpenShards(context, output, publisher, open_files.open_shards(), most_staged))
+            )
             self._shards = shards
             stack.callback(setattr, self, "_shards", None)
             stack.callback(setattr, self, "_fetcher", None)
@@ -340,30 +347,3 @@ def _close(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, close_timeout
     closer.join(close_timeout)
     if closer.is_alive():
         log.warning("%s has not closed within %.1f s, and is left behind", type(fetcher).__name__, close_timeout)
-
-
-def _raise_file_limit() -> int:
-    """As many open files and sockets as the system grants, and how many that is.
-
-    The usual soft limits, 1024 on Linux and 256 on macOS, are for another age.
-    """
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return _WINDOWS_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return 1 << 20
-    for wanted in (hard, 65536, 10240):  # macOS refuses what it calls unlimited
-        if wanted != resource.RLIM_INFINITY and soft < wanted:
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-                return wanted
-    return soft
-
-
-def _sockets(files: int) -> int:
-    """Transfers that so many open files allow, with connections that are kept, and files for everything else."""
-    if sys.platform == "win32":
-        return 400  # select() takes 512 sockets
-    return max(1, files // 3)  # as many again may wait for silent hosts

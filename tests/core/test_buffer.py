@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from any2ds.core.bodies.buffer import Body, Buffer
+from any2ds.core.bodies.buffer import Body, Buffer, ThreadBody
 
 
 def body_of(buffer: Buffer, data: bytes, chunk: int = 1000) -> Body:
@@ -86,3 +86,19 @@ def test_a_released_body_cannot_be_read() -> None:
     body.release()
     with pytest.raises(ValueError, match="released"):
         body.read()
+
+
+def test_long_bodies_of_other_threads_do_not_keep_a_file_each(tmp_path: Path) -> None:
+    buffer = Buffer(1000, 4, str(tmp_path))
+    before = len(os.listdir("/dev/fd"))
+    bodies = []
+    for number in range(100):
+        arriving = ThreadBody(buffer)
+        arriving.write(b"%d" % number * 1000)
+        bodies.append(buffer.adopt(arriving))
+    assert len(os.listdir("/dev/fd")) - before < 20
+    assert [body.read() for body in bodies] == [b"%d" % number * 1000 for number in range(100)]
+    for body in bodies:
+        body.release()
+    buffer.close()
+    assert len(os.listdir("/dev/fd")) == before

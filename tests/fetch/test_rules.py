@@ -4,6 +4,8 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
@@ -13,6 +15,7 @@ from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.rules import address_of, opted_out
 from any2ds.testing.server import serve
 from tests.support.dns import serve_dns
+from tests.support.proxy import serve_proxy
 
 
 def one(url: str, **options: object) -> Payload | Failure:
@@ -69,3 +72,47 @@ def test_each_x_robots_tag_begins_anew_and_none_stands_for_noindex() -> None:
     assert opted_out("otherbot: noindex, noai", "any2ds", wanted) is None
     assert opted_out("none", "any2ds", wanted) == "none"
     assert opted_out("none", "any2ds", frozenset({"noai"})) is None
+
+
+NAMES_OF_THE_SYSTEM = ("localhost", "127.0.0.1.")
+
+
+def nobody_connects(listener: socket.socket) -> bool:
+    listener.setblocking(False)
+    try:
+        listener.accept()
+    except BlockingIOError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("host", NAMES_OF_THE_SYSTEM)
+@pytest.mark.parametrize(("scheme", "fetcher"), [("http", "curl"), ("ftp", "curl"), ("http", "requests")])
+@pytest.mark.parametrize("nameservers", [None, "os"])
+def test_names_that_the_system_resolves_are_judged_before_anything_is_connected_to(
+    host: str, scheme: str, fetcher: str, nameservers: str | None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"{scheme}://{host}:{listener.getsockname()[1]}/a"
+        options = {"block_private_addresses": True, "fetcher": fetcher, "timeout": 30, "nameservers": nameservers}
+        outcome = one(url, **options)
+        assert isinstance(outcome, Failure)
+        assert (outcome.code, nobody_connects(listener)) == ("blocked_address", True), outcome
+
+
+@pytest.mark.parametrize("fetcher", ["curl", "requests"])
+def test_names_that_the_system_resolves_are_fetched_where_they_may_be(tmp_path: Path, fetcher: str) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    with serve(tmp_path) as server:
+        for host in NAMES_OF_THE_SYSTEM:
+            outcome = one(f"http://{host}:{server.port}/a", fetcher=fetcher, timeout=30, nameservers="os")
+            assert isinstance(outcome, Payload), outcome
+
+
+def test_an_address_with_a_last_dot_is_an_address_behind_a_proxy() -> None:
+    with serve_proxy() as proxy:
+        for fetcher in ("curl", "requests"):
+            outcome = one("http://169.254.169.254./latest", fetcher=fetcher, proxy=proxy.url, timeout=30)
+            assert isinstance(outcome, Failure)
+            assert outcome.code == "blocked_address"
+        assert not proxy.asked

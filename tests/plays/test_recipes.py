@@ -6,7 +6,6 @@ import sys
 import unittest
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy

@@ -13,11 +13,13 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes written and read at once
 _WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
+_MOST_TAKEN_OVER = 16  # files with one body each; more bodies are copied to files with many, since files are few
 _SEGMENT = 16 << 20  # bytes in one file or block; so many bodies share a file that descriptors do not run out
 
 
@@ -161,6 +163,11 @@ class Spool:
 
     def take_over(self, file: io.RawIOBase, size: int) -> list[Extent]:
         """The `size` bytes in a file that somebody else has written; it is not written again."""
+        if len(self._taken_over) >= _MOST_TAKEN_OVER:
+            file.seek(0)
+            found = [extent for piece in iter(partial(file.read, _PIECE), b"") for extent in self.append(piece or b"")]
+            file.close()
+            return found
         segment = WrittenFile(self, file)
         self._taken_over.add(file)
         segment.size = segment.live = size

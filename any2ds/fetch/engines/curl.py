@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 from urllib.parse import urljoin
 
@@ -23,6 +24,7 @@ from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
+from any2ds.core.processes import open_files
 from any2ds.core.samples import LONGEST_FINAL_URL, LONGEST_HEADER, Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
@@ -100,6 +102,18 @@ _CODES = {
 }
 
 
+_SAID_WITHOUT_FILES = frozenset(
+    {
+        pycurl.E_COULDNT_CONNECT,
+        pycurl.E_COULDNT_RESOLVE_HOST,
+        pycurl.E_COULDNT_RESOLVE_PROXY,
+        pycurl.E_OUT_OF_MEMORY,
+        pycurl.E_SSL_CONNECT_ERROR,
+        *(2, 58, 60, 66, 77),  # CURLE_FAILED_INIT, and CURLE_SSL_ of certificates and their files
+    }
+)
+
+
 class CurlTransport:
     """Every method but `wake` belongs to one thread.
 
@@ -116,8 +130,8 @@ class CurlTransport:
         self._sockets = Sockets()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
         # Those that hang count as well: without room for them no connection would be kept.
-        connections = options.most_transfers + spare_transfers(options, options.most_transfers) + _EVENTS_PER_TURN
-        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
+        most = min(options.most_transfers, buffer.transfers)
+        self._keep_connections(most + spare_transfers(options, most) + _EVENTS_PER_TURN)
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
         self._connections = Connections()
@@ -148,10 +162,14 @@ class CurlTransport:
 
     def expect(self, transfers: int) -> None:
         """So many may be in flight from now on: idle connections beyond that are closed, since they may be too much."""
-        kept = transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8)  # one turn ends several
-        self._multi.setopt(pycurl.M_MAXCONNECTS, kept)
+        self._keep_connections(transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8))  # one turn ends several
+
+    def _keep_connections(self, wanted: int) -> None:
+        """Have so many connections, busy and idle, or as many as files may be open."""
+        most = min(wanted, open_files.connections())
+        self._multi.setopt(pycurl.M_MAXCONNECTS, most)
         # The former closes one for each that comes back; this one as many as it takes, before a new one is made.
-        self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, kept)
+        self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, most)
 
     @property
     def backlog(self) -> int:
@@ -284,6 +302,8 @@ class CurlTransport:
                 return
             if address is not None and len(pool.addresses) < _REMEMBERED and len(origin) < _LONG:
                 pool.addresses.add(origin)
+            if address is None:
+                transfer.judge_at_sockets()
             transfer.resolve_nothing()
         self._add(transfer)
 
@@ -488,6 +508,7 @@ class _Transfer:
         "_error",
         "_header_size",
         "_headers",
+        "_is_judging_at_sockets",
         "_is_spoilt",
         "_jar",
         "_late_decoder",
@@ -496,6 +517,7 @@ class _Transfer:
         "_proxy",
         "_redirects",
         "_refusal",
+        "_refusal_at_socket",
         "_robots",
         "at",
         "attempt",
@@ -531,6 +553,7 @@ class _Transfer:
         self._addresses: list[str] = []  # that were asked, redirects included
         self._proxy = self._options.proxy or ""  # which the next request goes through
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
+        self._is_judging_at_sockets = False
         self.flow = Flow()
         self.sent = False  # libcurl has it
         for name, value in pool.settings:
@@ -546,6 +569,7 @@ class _Transfer:
         self._redirects = 0
         self.discarding = False
         self._refusal: tuple[str, str] | None = None  # code and message, where we end the transfer ourselves
+        self._refusal_at_socket: Failure | None = None  # of an address, of which there may be others
         self._error: OSError | None = None
         self._decoder: Decoder | None = None  # of a body with a Content-Encoding
         self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
@@ -584,7 +608,7 @@ class _Transfer:
         """Go on in the place of `other`, which has been redirected; `ask` says where."""
         self.attempt, self.url, self.at = other.attempt, other.url, other.at
         self._redirects = other._redirects
-        self._refusal = self._error = self._decoder = self._late_decoder = None
+        self._refusal = self._refusal_at_socket = self._error = self._decoder = self._late_decoder = None
         self._addresses[:] = other._addresses
         self.started = other.started
         self.connection, self._is_spoilt = None, False
@@ -596,7 +620,7 @@ class _Transfer:
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
         self.discarding = False
-        self._decoder = self._late_decoder = None
+        self._decoder = self._late_decoder = self._refusal_at_socket = None
         self._header_size = self._dropped = 0
         self._headers.clear()
         self.connect_by = time.monotonic() + self._options.connect_timeout
@@ -803,6 +827,22 @@ class _Transfer:
             self.handle.setopt(pycurl.COOKIE, cookies)
             self._changed.add(pycurl.COOKIE)
 
+    def judge_at_sockets(self) -> None:
+        """Have addresses judged that libcurl resolves, before anything is connected to: FTP logs in at once."""
+        if not self._is_judging_at_sockets:
+            self._is_judging_at_sockets = True
+            self.handle.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+
+    def _open_socket(self, _: int, target: Any) -> _CopiedSocket | int:
+        """libcurl's OPENSOCKETFUNCTION: it goes on with the next address of the host where this one is refused."""
+        if not self._proxy and (refusal := self.refusal(target.addr[0])):
+            self._refusal_at_socket = refusal
+            return int(pycurl.SOCKET_BAD)
+        try:
+            return _CopiedSocket(socket.socket(target.family, target.socktype, target.protocol))
+        except OSError:  # `_lacked_files` looks into it
+            return int(pycurl.SOCKET_BAD)
+
     def _connected(self, address: str, _: str, port: int, own_port: int) -> int:
         """Before each request, on the connection that it is going to use."""
         self.connection = connection = (address, port, own_port)
@@ -964,8 +1004,12 @@ class _Transfer:
 
     def failed(self, number: int, message: str) -> Payload | Failure:
         """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
-        if self._error is not None:
+        if self._error is not None and not open_files.is_exhausted(self._error):
             raise self._error
+        if number == pycurl.E_COULDNT_CONNECT and self._refusal_at_socket is not None:
+            return self._refusal_at_socket
+        if self._error is not None or self._lacked_files(number, message):
+            return Failure("fetch", "connect", "too many open files (ulimit -n)", blame="open_files")
         handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = self._end_of_redirects
@@ -996,6 +1040,14 @@ class _Transfer:
             message = f"libcurl error {number}: {message}"
         return Failure("fetch", code, message, status, url, blame=blame)
 
+    def _lacked_files(self, number: int, message: str) -> bool:
+        """Whether libcurl failed because no more files or sockets may be open, which it does not say."""
+        if number not in _SAID_WITHOUT_FILES or self._cut or self._refusal is not None:
+            return False
+        # No error of the system: there was no socket that could fail.
+        is_unopened = message.startswith("Failed to connect to") and not self.handle.getinfo(pycurl.OS_ERRNO)
+        return open_files.are_exhausted() or (is_unopened and _knows_all_families())
+
     def timed_out(self, resolving: bool = False) -> Failure:
         """Why it is given up; `resolving` if it waits for its host's addresses, and libcurl does not have it yet."""
         handle = self.handle
@@ -1018,6 +1070,27 @@ class _Transfer:
     def _refused(self, status: int, url: str | None) -> Failure:
         wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
         return http_failure(status, url, float(wait) or None)
+
+
+class _CopiedSocket:
+    """A socket whose descriptor pycurl copies before it lets go of this."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._opened = opened
+        self.fileno = opened.fileno
+
+    def __del__(self) -> None:
+        self._opened.close()
+
+
+@cache
+def _knows_all_families() -> bool:
+    """Whether sockets for IPv6 can be opened here: if so, those that cannot be opened are too many."""
+    try:
+        socket.socket(socket.AF_INET6).close()
+    except OSError as error:
+        return error.errno != errno.EAFNOSUPPORT
+    return True
 
 
 def _settings(options: FetchOptions) -> list[tuple[int, Any]]:

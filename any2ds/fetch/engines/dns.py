@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.failures import Failure
+from any2ds.core.processes import open_files
 
 if TYPE_CHECKING:
     import pycares
@@ -146,7 +147,10 @@ class Resolver:
                     lookup.errors += 1
                 continue
             outcome, seconds = _read(result, error)
-            self._remember(host, outcome, seconds)
+            if error is not None and open_files.are_exhausted():
+                outcome = Failure("fetch", "dns", "too many open files (ulimit -n)", blame="open_files")
+            else:
+                self._remember(host, outcome, seconds)
             del self._pending[host]
             if lookup.waiting:
                 found.append((host, outcome))

@@ -1,8 +1,9 @@
 """Fetches from whatever file system fsspec knows: object stores, hdfs, sftp, local files.
 
-A run has to allow the scheme of a row by name (`allow_schemes`), but `data:`. Addresses cannot be checked on the
-connection here. Where a URL names its host, all that it resolves to is looked at before; files of this machine and
-hosts named by the URL are out of reach with `block_private_addresses`. Object stores are asked with the credentials
+A run has to allow the scheme of a row by name (`allow_schemes`), but `data:`. Where a URL names its host, sftp connects
+to none but an address that was judged; the other libraries connect by themselves, and only to hosts that the user has
+named in `storage_options`. Files of this machine and hosts named by the URL are out of reach with
+`block_private_addresses`. Object stores are asked with the credentials
 that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
 
 How far a piece of a file has come is not known before it is there whole, and it must not count as stalled meanwhile: so
@@ -15,7 +16,6 @@ from __future__ import annotations
 import datetime
 import io
 import os
-import socket
 import stat
 import threading
 import time
@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,7 +36,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
 from any2ds.core.schemes import GUARDED, LOCAL, SERVERS
 from any2ds.fetch.engines.s3 import S3Object
-from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes
+from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes, lack_of_files
 from any2ds.fetch.policy.rules import refuses
 from any2ds.fetch.urls import scheme_of
 from any2ds.storage.stores import Stores, filesystem_class, own_class
@@ -45,6 +46,7 @@ _LEAST = 1 << 16  # the same, of slow transfers
 _BLOCK = 1 << 22  # the most that is read at once
 _OF_LIMIT = 0.25  # the part of the time limit that a piece should take at most
 
+_JUDGED = frozenset({"sftp", "ssh"})  # schemes whose file system asks us before it connects to an address
 _SERVERS_KEPT = 32  # to which connections are kept while they are not in use
 
 # By name, since the libraries are loaded only where they are used; the first that is found among the causes counts.
@@ -79,8 +81,9 @@ _CODES = {
 class FileSystems:
     """The file systems of a run: one for all threads, or one for each that fetches, where they cannot be shared."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, allow_link_local: bool = False) -> None:
         self._stores = stores
+        self._judge = partial(_refuse_link_local, allow_link_local)
         self._lock = threading.Lock()
         self._shared: dict[tuple[Any, ...], Any] = {}
         self._idle: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()  # logged in; the last used come last
@@ -101,7 +104,7 @@ class FileSystems:
             return
         heals = kind is own_class(scheme)
         if heals:
-            arguments["exclusive"] = True
+            arguments.update(exclusive=True, judge=self._judge)
         system = self._take(key) or kind(**arguments, skip_instance_cache=True)
         try:
             yield system
@@ -165,7 +168,9 @@ class FsspecClient:
         except ImportError as error:
             return Failure("fetch", "missing_extra", error_text(error))
         except Exception as error:  # every file system has exceptions of its own
-            return Failure("fetch", _code_of(error), f"{type(error).__name__}: {error_text(error)}")
+            return lack_of_files(error) or Failure(
+                "fetch", _code_of(error), f"{type(error).__name__}: {error_text(error)}"
+            )
 
     def close(self) -> None:
         """File systems are the run's."""
@@ -175,14 +180,12 @@ class FsspecClient:
         options = self._options
         if scheme in GUARDED and scheme not in (options.allow_schemes or ()):
             raise Refused("scheme_not_allowed", f"{scheme}: is read with your rights (--allow_schemes={scheme})")
-        if scheme == "webhdfs" and not self._systems.is_configured(scheme, _host(url)):
-            raise Refused("scheme_not_allowed", "webhdfs: redirects anywhere, so only to the host in storage_options")
+        host = _host(url) if scheme in SERVERS - _JUDGED else ""
+        if host and not self._systems.is_configured(scheme, host):
+            words = f"{scheme}: connects where addresses cannot be checked, so only to the host in storage_options"
+            raise Refused("scheme_not_allowed", words)
         if options.block_private_addresses and scheme in LOCAL | SERVERS:
             raise Refused("blocked_address", f"{scheme}: is refused for untrusted lists (--block_private_addresses)")
-        if scheme in SERVERS and (host := _host(url)):
-            for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                if reason := refuses(str(address[0]), str(address[0]), False, options.allow_link_local):
-                    raise Refused("blocked_address", f"{address[0]} {reason}")
         if scheme == "file" and not stat.S_ISREG(os.stat(_local_path(url)).st_mode):
             raise Refused("not_found", "not a regular file")  # a pipe or a device might never end
 
@@ -207,6 +210,12 @@ class FsspecClient:
         if not transfer.body.size:
             return Failure("fetch", "empty_body")
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
+
+
+def _refuse_link_local(allow_link_local: bool, address: str) -> None:
+    """Raises Refused where secrets of machines are kept."""
+    if not allow_link_local and (reason := refuses(address, address, False, False)):
+        raise Refused("blocked_address", f"{address} {reason}")
 
 
 def _local_path(url: str) -> str:

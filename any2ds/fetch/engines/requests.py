@@ -30,23 +30,27 @@ from requests import exceptions as requested
 from requests.adapters import HTTPAdapter
 from requests.utils import get_auth_from_url, get_environ_proxies, select_proxy, urldefragauth
 from urllib3 import exceptions as urllib3_errors
+from urllib3.util.connection import allowed_gai_family
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure, http_failure
+from any2ds.core.processes import open_files
 from any2ds.core.samples import LONGEST_FINAL_URL
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable, whole_size
-from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
+from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes, lack_of_files
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
+from any2ds.fetch.policy.schedule import transfers_within
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.urls import normalize, origin, parts, scheme_of
 
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 _SESSIONS = 16  # of profiles that were used last, per thread
-_KEPT = 1024  # connections kept by all threads together, at least one by each
+_MOST_KEPT = 1024  # connections kept by all threads together, at least one by each
+_FILES_PER_THREAD = 3  # beside kept connections: a socket in use, a copy of it to cut it by, and a long body
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
 _REMEMBERED = 4096  # origins
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -115,11 +119,16 @@ def new_session(options: FetchOptions, trust: Trust) -> requests.Session:
     session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": ACCEPTED})
     session.headers.update(given)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    threads = min(options.most_transfers, 256)  # with thread_count=auto there are seldom more
-    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // threads)))
+    adapter = _Adapter(trust, not options.ignore_ssl_certificate, _kept_per_thread(options))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
+
+
+def _kept_per_thread(options: FetchOptions) -> int:
+    connections = open_files.connections()
+    threads = min(transfers_within(options, connections), 256)  # with thread_count=auto there are seldom more
+    return max(1, min(10, _MOST_KEPT // threads, connections // threads - _FILES_PER_THREAD))
 
 
 class RequestsClient:
@@ -222,11 +231,16 @@ class RequestsClient:
 
     def _judge(self, address: str) -> None:
         """Raises Refused if `address` may not be asked, and notes it."""
+        if refusal := self.refusal(address):
+            raise refusal
         self._addresses.append(address)
+
+    def refusal(self, address: str) -> Refused | None:
+        """Why `address` may not be asked."""
         options = self._options
-        first = self._addresses[0]
-        if reason := refuses(first, address, options.block_private_addresses, options.allow_link_local):
-            raise Refused("blocked_address", f"{address} {reason}")
+        first = self._addresses[0] if self._addresses else address
+        reason = refuses(first, address, options.block_private_addresses, options.allow_link_local)
+        return Refused("blocked_address", f"{address} {reason}") if reason else None
 
     def _ask(self, first: str, url: str, led: str | None, transfer: ThreadTransfer) -> Answer | Failure | str:
         """One request: the answer, or where it redirects to."""
@@ -252,7 +266,7 @@ class RequestsClient:
         except (requests.RequestException, urllib3_errors.HTTPError, HTTPException, OSError, UnicodeError) as error:
             if transfer.abandoned:
                 raise Abandoned from error
-            return replace(self._failure(error), final_url=led)
+            return lack_of_files(error) or replace(self._failure(error), final_url=led)
 
     def _send(self, first: str, url: str, transfer: ThreadTransfer) -> requests.Response:
         visit, profile = self._here, self._here.profile
@@ -439,6 +453,8 @@ class _Watched:
 
     sock: Any
     proxy: Any
+    port: int
+    _dns_host: str
     response_class: Any = _HTTPResponse
 
     def connect(self) -> None:
@@ -446,13 +462,37 @@ class _Watched:
         self.is_verified = True  # as far as was asked for; urllib3 would warn of each connection otherwise
 
     def _new_conn(self) -> socket.socket:
-        connection: socket.socket = super()._new_conn()  # type: ignore[misc]
+        connection: socket.socket = super()._new_conn() if self.proxy else self._connect_to_allowed()  # type: ignore[misc]
         try:
             _HERE.client.connecting(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _connect_to_allowed(self) -> socket.socket:
+        """Connect to the first address of the host that may be asked and answers: what is judged is connected to."""
+        host = self._dns_host
+        try:
+            found = socket.getaddrinfo(
+                address_of(host) or host.strip("[]"), self.port, allowed_gai_family(), socket.SOCK_STREAM
+            )
+        except socket.gaierror as error:
+            raise urllib3_errors.NameResolutionError(host, self, error) from error  # type: ignore[arg-type]
+        refused: list[Exception] = []
+        failed: list[Exception] = []
+        for address in dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found):
+            if refusal := _HERE.client.refusal(address):
+                refused.append(refusal)
+                continue
+            self._dns_host = address
+            try:
+                return super()._new_conn()  # type: ignore[misc, no-any-return]
+            except (urllib3_errors.ConnectTimeoutError, urllib3_errors.NewConnectionError) as error:
+                failed.append(error)
+            finally:
+                self._dns_host = host
+        raise (failed or refused)[-1]
 
     def request(self, *arguments: Any, **named: Any) -> None:
         if self.sock is None:

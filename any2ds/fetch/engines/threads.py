@@ -15,6 +15,7 @@ from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer, ThreadBody
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
+from any2ds.core.processes import open_files
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.encodings import Decoder, Undecodable
 from any2ds.fetch.engines.transport import Phases
@@ -24,6 +25,7 @@ from any2ds.fetch.policy.stall import Flow, StallRule
 
 _FOR_PROBES = 4  # threads
 _DECODING = threading.Lock()  # of a body that is decoded when it is there whole
+_WITHOUT_FILES = Failure("fetch", "connect", "too many open files (ulimit -n)", blame="open_files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ class ThreadTransfer:
         except Refused as refusal:
             self.outcome = refusal.failure
         except Exception as error:  # whatever a library raises for one URL, it concerns no other
-            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {error_text(error)}")
+            self.outcome = lack_of_files(error) or Failure(
+                "fetch", "fetch_error", f"{type(error).__name__}: {error_text(error)}"
+            )
         finally:
             self.seconds = time.monotonic() - self._started
             self._forget_socket()
@@ -172,11 +176,13 @@ class ThreadTransfer:
     def arrived(self, buffer: Buffer) -> Payload | Failure:
         """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""
         outcome = self.outcome
-        if self.disk_error is not None or isinstance(outcome, Failure):
+        if self.disk_error is not None:
             self.body.discard()
-            if self.disk_error is not None:
-                raise self.disk_error
-            assert isinstance(outcome, Failure)
+            if open_files.is_exhausted(self.disk_error):
+                return _WITHOUT_FILES
+            raise self.disk_error
+        if isinstance(outcome, Failure):
+            self.body.discard()
             return outcome
         return Payload(
             buffer.adopt(self.body),
@@ -360,6 +366,11 @@ class ThreadTransport:
                     transfer.running = True
                     return transfer
         return None
+
+
+def lack_of_files(error: BaseException) -> Failure | None:
+    """The failure of a fetch that ended because no more files or sockets may be open; None if it had another cause."""
+    return _WITHOUT_FILES if any(map(open_files.is_exhausted, causes(error))) else None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

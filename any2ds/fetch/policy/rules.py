@@ -15,6 +15,7 @@ PROXIED = "proxied"
 @lru_cache(maxsize=4096)
 def address_of(host: str) -> str | None:
     """The address that `host` of a URL is, in whatever way it is written; None if it is a name."""
+    host = host.removesuffix(".")  # of the root of all names, which addresses do without
     try:
         if host.startswith("["):
             return str(ipaddress.ip_address(host[1:-1]))

@@ -50,7 +50,7 @@ _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no oth
 BYTES_PER_SECOND = 8 << 10
 # A host that is no faster with a large file than that would hold the run for days.
 BYTES_PER_SECOND_LATER = 64 << 10
-_BEGINNING = 4 << 20  # bytes
+_BEGINNING = 32 << 20  # bytes, with which a thin line that many transfers share is borne for an hour
 # How often in the time of `timeout` the transport is asked how many bytes an attempt has, since nobody reports each of
 # them: the attempt ends when none has come for `timeout` seconds, or for up to a twentieth more.
 LOOKS = 20
@@ -68,6 +68,16 @@ def seconds_for(size: int) -> float:
     """Seconds that so many bytes may take, the first ones by far the most."""
     beginning = min(size, _BEGINNING)
     return beginning / BYTES_PER_SECOND + (size - beginning) / BYTES_PER_SECOND_LATER
+
+
+def transfers_within(options: FetchOptions, connections: int) -> int:
+    """Transfers at a time, as far as the options say, that are possible with so many open sockets."""
+    if sys.platform == "win32":
+        return min(options.most_transfers, _MOST_SOCKETS)
+    # As many again may wait for silent hosts, and an eighth of all is kept idle. A thread has a socket, a copy of it to
+    # cut it by, a connection that it keeps, and a body that is too long for the memory.
+    possible = connections * 4 // 9 if options.fetcher == "curl" else connections // 4
+    return max(1, min(options.most_transfers, possible))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +290,12 @@ class Schedule:
         """An attempt of `turns.outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
         self._release(attempt)
         self._defer(replace(attempt, withdrawals=attempt.withdrawals + 1), now)
+        self._offer_turn(attempt.host, now)
+
+    def postpone(self, attempt: Attempt, now: float) -> None:
+        """An attempt has failed for want of a file or socket of this process: it does not count, and comes again."""
+        self._release(attempt)
+        self._defer(replace(attempt, sent=attempt.sent - 1), now + self.backoff(1))
         self._offer_turn(attempt.host, now)
 
     def _release(self, attempt: Attempt) -> None:

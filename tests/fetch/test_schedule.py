@@ -136,8 +136,8 @@ def steady(speed: float, seconds: int) -> list[int]:
         ([0] + [200_000] * 60, {}, 11, 14),  # what stops
         ([0] + [200_000] * 60, {"total_timeout": 0}, 11, 14),
         (steady(5_000, 120), {}, 24, 26),  # the time grows, but more slowly than it passes
-        (steady(9_000, 700), {}, 500, 560),  # 5 MB: a large file has to come faster than that
-        (steady(60_000, 20_000), {}, 3_000, 7_000),
+        (steady(9_000, 5_000), {}, 4_100, 4_200),  # 37 MB: a large file has to come faster than that
+        (steady(30_000, 7_000), {}, 6_500, 6_700),
         (steady(100_000, 60), {"total_timeout": 7}, 7, 7),
         (steady(100_000, 60), {"timeout": 0, "total_timeout": 7}, 7, 7),
         (steady(0, 60), {"timeout": 4, "total_timeout": 30}, 4, 4),

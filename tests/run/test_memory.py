@@ -97,6 +97,8 @@ def test_headers_that_do_not_end_have_a_bound_together(tmp_path: Path) -> None:
     with serving(answer.encode(), 100, ends=False) as hosts:
         urls = [f"{host}/{number}" for number in range(15) for host in hosts]
         assert peak(urls, tmp_path, "--thread_count=1500", "--timeout=5") < 2 * BOUND
+    rows = pq.read_table(tmp_path / "out" / "00000.parquet", columns=["error_code"])
+    assert "headers_too_large" in rows.column("error_code").to_pylist()  # before libcurl's own limit for each of them
 
 
 @pytest.mark.parametrize("fetcher", ["curl", "requests"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from itertools import chain
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.failures import Failure
+from any2ds.core.failures import BROKEN_OFF, Failure
 from any2ds.core.metrics import Traffic
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
@@ -33,6 +34,7 @@ _LEAST_STOCK = 256  # rows in reserve, with thread_count=auto
 _PROBE_TIMEOUT = 10.0  # seconds, at least
 # Seconds between two looks at the clock: what is longer is not held against the servers. A turn takes up to HEARTBEAT.
 _LONGEST_TURN = HEARTBEAT + 0.25
+_STOPPED = 2.0  # seconds without a look for which the process must have been stopped
 
 
 class Loop:
@@ -174,6 +176,13 @@ class Loop:
                 is_short = True
                 self._postpone(attempt, now)
                 continue
+            if (
+                isinstance(outcome, Failure)
+                and outcome.code in BROKEN_OFF
+                and attempt.started <= self._clock.stopped_at
+            ):
+                self._postpone(attempt, now)  # servers and libraries did not know that this process was stopped
+                continue
             if isinstance(outcome, Payload) or outcome.answered:
                 answered.append(attempt)
             if window is not None and attempt.trial is not None:
@@ -210,7 +219,7 @@ class Loop:
         return done
 
     def _postpone(self, attempt: Attempt, now: float) -> None:
-        """Try again later what had no file or socket left."""
+        """Try again later what failed for a reason of this process, as if it had not been tried."""
         if attempt.probe:
             self._probes.remove(attempt)
             return
@@ -261,6 +270,8 @@ class Clock:
     """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk, or the process
     is stopped (Ctrl-Z, a laptop asleep), nobody reads from the sockets, and a transfer should not fail for that."""
 
+    stopped_at = -math.inf  # when the process went on last after it had been stopped
+
     def __init__(self) -> None:
         self._lost = 0.0
         self._looked = time.monotonic()
@@ -271,6 +282,8 @@ class Clock:
         if (gap := now - self._looked - _LONGEST_TURN) > 0:
             self._lost += gap
             now -= gap
+            if gap > _STOPPED:
+                self.stopped_at = now
         self._looked = now
         return now
 

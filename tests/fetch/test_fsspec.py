@@ -1,6 +1,7 @@
 """Item URLs of file systems, alone and mixed with http(s)."""
 
 import os
+import socket
 import sys
 import threading
 import time
@@ -219,9 +220,39 @@ def test_no_row_is_read_with_the_rights_of_the_user_unless_its_scheme_is_allowed
         assert outcome.detail == f"{scheme}: is read with your rights (--allow_schemes={scheme})"
 
 
-def test_webhdfs_which_follows_redirects_anywhere_is_for_configured_servers_alone(fetch: Any) -> None:
-    (outcome,) = fetch(["webhdfs://127.0.0.1:1/a"], allow_schemes="webhdfs")
+@pytest.mark.parametrize("scheme", ["webhdfs", "hdfs", "smb"])
+def test_what_connects_where_addresses_cannot_be_checked_is_for_configured_servers_alone(
+    fetch: Any, scheme: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (outcome,) = fetch([f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/share/a"], allow_schemes=scheme)
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
     assert (outcome.code, "storage_options" in outcome.detail) == ("scheme_not_allowed", True)
+
+
+def test_sftp_connects_to_no_address_that_was_refused_and_to_none_that_was_not_judged() -> None:
+    from any2ds.storage.sftp import SftpFileSystem
+
+    judged = []
+
+    def judge(address: str) -> None:
+        judged.append(address)
+        raise PermissionError(address)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with pytest.raises(PermissionError, match=r"127\.0\.0\.1"):
+            SftpFileSystem("127.0.0.1", port=listener.getsockname()[1], judge=judge, skip_instance_cache=True)
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert judged == ["127.0.0.1"]
+
+
+def test_sftp_rows_of_a_metadata_service_are_refused(fetch: Any) -> None:
+    (outcome,) = fetch(["sftp://169.254.169.254/etc/a"], allow_schemes="sftp")
+    assert outcome.code == "blocked_address"
 
 
 def test_what_anybody_can_read_needs_no_leave(fetch: Any) -> None:

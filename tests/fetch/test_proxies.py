@@ -1,5 +1,6 @@
 """`--proxy` of each kind, with and without a login, for http and https, with both engines for http(s)."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,45 @@ def test_what_the_environment_excludes_from_its_proxy_is_judged_when_it_is_conne
             assert outcome.code == "blocked_address"
         assert not proxy.asked
         assert len(server.requests) == 1
+
+
+def test_proxies_of_the_environment_differ_by_scheme_and_their_own_addresses_are_not_judged(
+    one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        plain, secure = (stack.enter_context(serve_proxy()) for _ in range(2))
+        target = stack.enter_context(serve(folder, tls=True))
+        scripts = {"to.jpg": [f"redirect:https://media.example:{target.port}/a.jpg"]}
+        server = stack.enter_context(serve(folder, scripts))
+        plain.ports[80] = server.port
+        monkeypatch.setenv("http_proxy", plain.url)
+        monkeypatch.setenv("HTTPS_PROXY", secure.url)
+        options = {"block_private_addresses": True, "ignore_ssl_certificate": True}
+        assert isinstance(one("http://public.example/to.jpg", **options), Payload)
+        assert (plain.asked[-1], secure.asked) == (
+            "GET http://public.example/to.jpg",
+            [f"CONNECT media.example:{target.port}"],
+        )
+
+
+@pytest.mark.parametrize("name", ["all_proxy", "ALL_PROXY"])
+def test_a_redirect_from_a_host_without_a_proxy_to_one_behind_it_and_back(
+    one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with serve_proxy() as proxy, serve(folder) as server:
+        proxy.ports[80] = server.port
+        scripts = {"out.jpg": ["redirect:http://public.example/a.jpg"]}
+        with serve(folder, scripts) as first:
+            monkeypatch.setenv(name, proxy.url)
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+            assert isinstance(one(first.url("out.jpg")), Payload)
+            assert proxy.asked[-1] == "GET http://public.example/a.jpg"
+    with ExitStack() as stack:
+        proxy, private = stack.enter_context(serve_proxy()), stack.enter_context(serve(folder))
+        server = stack.enter_context(serve(folder, {"in.jpg": [f"redirect:{private.url('a.jpg')}"]}))
+        proxy.ports[80] = server.port
+        monkeypatch.setenv(name, proxy.url)
+        outcome = one("http://public.example/in.jpg")
+        assert isinstance(outcome, Failure)
+        assert outcome.code == "blocked_address"  # a public host does not lead into this network
+        assert not private.requests

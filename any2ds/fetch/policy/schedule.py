@@ -293,7 +293,7 @@ class Schedule:
         self._offer_turn(attempt.host, now)
 
     def postpone(self, attempt: Attempt, now: float) -> None:
-        """An attempt has failed for want of a file or socket of this process: it does not count, and comes again."""
+        """An attempt has failed for a reason of this process: it does not count, and its row comes again."""
         self._release(attempt)
         self._defer(replace(attempt, sent=attempt.sent - 1), now + self.backoff(1))
         self._offer_turn(attempt.host, now)

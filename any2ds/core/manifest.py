@@ -162,6 +162,8 @@ class Manifest:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
+        if {"number_sample_per_shard", "oom_shard_count"} <= manifest.options.keys():
+            _ = manifest.layout  # raises ValueError for absurd numbers
         numbers = [segment.first_shard for segment in manifest.lists]
         if not numbers or numbers != sorted(set(numbers)):
             raise ValueError("its lists are not in order")

@@ -12,6 +12,7 @@ import pytest
 
 import any2ds
 from any2ds.config.options import InputOptions
+from any2ds.core.errors import OptionError, ReadError
 from any2ds.readers.sources import Source
 
 FIRST, LAST = b'{"url": "data:,first", "caption": "x", "n": 1}', b'{"url": "data:,last", "caption": "y", "n": 2}'
@@ -107,3 +108,42 @@ def test_a_row_of_many_megabytes_is_a_bad_row(form: str, tmp_path: Path) -> None
     rows = rows_of(tmp_path / f"list.{form}.gz")
     assert [row["error_code"] for row in rows] == [None, "bad_row", None]
     assert "of over 16 MiB" in rows[1]["error_message"]
+
+
+def test_a_header_of_a_million_columns_is_one_short_message(tmp_path: Path) -> None:
+    columns = ",".join(f"column{number}" for number in range(1_000_000))
+    (tmp_path / "list.csv").write_text(f"url,{columns}\ndata:,a{',' * 1_000_000}\n")
+    with pytest.raises(ReadError, match="the header has more than 2 MiB") as caught:
+        Source(InputOptions(url_list=str(tmp_path / "list.csv")))
+    assert len(str(caught.value)) < 200 + len(str(tmp_path))
+
+
+def rows_from(url_list: Any, tmp_path: Path) -> list[str]:
+    out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+    any2ds.download(url_list, out, distributor="inline", quiet=True, report=False)
+    return pq.read_table(out / "00000.parquet")["url"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_any_iterable_of_texts_or_dicts_is_a_list(tmp_path: Path) -> None:
+    urls = ["data:,b", "data:,a"]
+    assert rows_from((url for url in urls), tmp_path) == urls
+    assert rows_from(dict.fromkeys(urls).keys(), tmp_path) == urls
+    assert rows_from(map(dict, [[("url", url)] for url in urls]), tmp_path) == urls
+    assert rows_from(set(urls), tmp_path) == sorted(urls)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": 0},
+        {"number_sample_per_shard": 1e30},
+        {"number_sample_per_shard": 10**5000},
+        {"save_additional_columns": 5},
+        {"reporters": 5},
+    ],
+)
+def test_absurd_options_are_refused_before_anything_is_written(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=f"invalid {next(iter(options))}=") as caught:
+        any2ds.download(["data:,a"], tmp_path / "out", **options)
+    assert len(str(caught.value)) < 600
+    assert not list(tmp_path.iterdir())

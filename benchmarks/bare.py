@@ -119,7 +119,7 @@ class _Loop:
             if self._timer and self._timer <= time.monotonic():
                 self._timer = 0.0
                 socket_action(pycurl.SOCKET_TIMEOUT, 0)
-            more = True
+            more = 1
             while more:
                 more, complete, failed = self._multi.info_read()
                 for handle in complete:

@@ -26,14 +26,14 @@ def main(result: str, *command: str) -> int:
         began = time.monotonic()
         join = None if group is None else lambda: (group / "cgroup.procs").write_text("0")
         code = subprocess.Popen(command, preexec_fn=join).wait()
-        wall = time.monotonic() - began
+        ended = time.monotonic()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = used.ru_utime + used.ru_stime if group is None else cpu_of(group)
     finally:
         if group is not None:
             with contextlib.suppress(OSError):  # a daemon still runs in it
                 group.rmdir()
-    figures = {"wall": wall, "cpu": cpu, "memory": used.ru_maxrss * 1024}
+    figures = {"wall": ended - began, "ended": ended, "cpu": cpu, "memory": used.ru_maxrss * 1024}
     Path(result).write_text(json.dumps({"code": code, "cpu_by": "rusage" if group is None else "cgroup", **figures}))
     return 0
 

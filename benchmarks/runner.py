@@ -126,7 +126,8 @@ def remove(output: Path | None) -> None:
 
 
 def describe(side: Side, runs: Sequence[Figures], broken: str) -> Result:
-    figures = {name: spread([run[name] for run in runs if name in run]) for name in (runs[0] if runs else ())}
+    names = [name for name in (runs[0] if runs else ()) if name != "ended"]
+    figures = {name: spread([run[name] for run in runs if name in run]) for name in names}
     plain = {name: value for name in ("group", "missing", "note", "shown") if (value := getattr(side, name))}
     return {"name": side.name, **plain, **({"broken": broken} if broken else {}), "figures": figures}
 

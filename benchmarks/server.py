@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class World:
         return True
 
     def stats(self) -> bytes:
-        found = {**self.seen, "cpu": time.process_time(), "now": time.monotonic()}
+        found = {**self.seen, "cpu": time.process_time()}
         self.seen = {"requests": 0, "ok": 0, "most": self.waiting}
         self.answered_503.clear()
         return answer("Content-Type: application/json", body=json.dumps(found).encode())
@@ -257,11 +258,9 @@ class Connection(asyncio.Protocol):
 async def serve(**options: Any) -> None:
     loop, world = asyncio.get_running_loop(), World(**options)
     loop.set_exception_handler(lambda *_: None)  # connections that a client cuts
-    listening = [await loop.create_server(lambda: Connection(world), "0.0.0.0", 0, backlog=4096)]
-    if world.tls:
-        listening.append(
-            await loop.create_server(lambda: Connection(world), "0.0.0.0", 0, ssl=distrusted(), backlog=4096)
-        )
+    connect = partial(Connection, world)
+    contexts = [None, distrusted()] if world.tls else [None]
+    listening = [await loop.create_server(connect, "0.0.0.0", 0, ssl=context, backlog=4096) for context in contexts]
     print(json.dumps([server.sockets[0].getsockname()[1] for server in listening]), flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import shutil
 import socket
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import certifi
 
@@ -38,6 +37,9 @@ http {{
 """
 
 
+P = TypeVar("P", bound="Program")
+
+
 class Program:
     """A module of the benchmarks that serves until its standard input ends, and first prints its ports."""
 
@@ -47,7 +49,7 @@ class Program:
         self._options = options
         self.ports: list[int] = []
 
-    def __enter__(self) -> Any:
+    def __enter__(self: P) -> P:
         command = [sys.executable, "-m", self.module, json.dumps(self._options, default=str)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
@@ -102,20 +104,15 @@ def served_files(www: Path, scratch: Path) -> Iterator[FileServer]:
         with Server(folder=www) as server:
             yield FileServer(server.url("")[:-1])
         return
-    http, https = free_ports(2)
+    http, https = free_port(), free_port()
     bundle = make_certificates(scratch)
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     # nginx drops root's rights for its worker, which then may not read the files.
     user = "user root;" if os.geteuid() == 0 else ""
-    conf = _CONF.format(
-        scratch=scratch, www=www, http=http, https=https, user=user, files=files, connections=files // 2
-    )
-    (scratch / "nginx.conf").write_text(conf, encoding="utf-8")
-    process = subprocess.Popen(
-        [binary, "-p", str(scratch), "-c", str(scratch / "nginx.conf")],
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    values = {"scratch": scratch, "www": www, "http": http, "https": https, "user": user, "files": files}
+    (scratch / "nginx.conf").write_text(_CONF.format(**values, connections=files // 2), encoding="utf-8")
+    command = [binary, "-p", str(scratch), "-c", str(scratch / "nginx.conf")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_for_port(http, process)
         trusting = {"SSL_CERT_FILE": str(bundle)}
@@ -135,17 +132,9 @@ def make_certificates(scratch: Path) -> Path:
     return bundle
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives to clients."""
-    found: set[int] = set()
-    while len(found) < count:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", random.randrange(20000, 32000)))
-            except OSError:
-                continue
-            found.add(probe.getsockname()[1])
-    return sorted(found)
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

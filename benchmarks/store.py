@@ -166,13 +166,12 @@ class Connection(asyncio.Protocol):
             start = int(first) if first else max(0, size - int(last))
             stop = min(size, int(last) + 1) if first and last else size
             status, more = b"206 Partial Content", more + b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size)
-        if is_head:
-            self._transport.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n" % (status, size, more))
-        else:
-            self._send(status, self._bucket.read(key, start, stop), more)
+        body = b"" if is_head else self._bucket.read(key, start, stop)
+        self._send(status, body, more, stop - start)
 
-    def _send(self, status: bytes, body: bytes, more: bytes = b"") -> None:
-        self._transport.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), more) + body)
+    def _send(self, status: bytes, body: bytes, more: bytes = b"", length: int = 0) -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n" % (status, length or len(body), more)
+        self._transport.write(head + body)
 
 
 async def serve(folder: str = "", latency: float = 0.0) -> None:

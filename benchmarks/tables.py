@@ -23,12 +23,7 @@ def seconds(value: float) -> str:
     return next(f"{value / unit:,.3g} {name}" for name, unit in _UNITS.items() if value >= 2 * unit)
 
 
-def number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 or value == round(value) else f"{value:.3g}"
-
-
 FORMS: Mapping[str, Callable[[float], str]] = {
-    "number": number,
     "count": lambda value: f"{value:,.0f}",
     "seconds": seconds,
     "µs": lambda value: f"{value * 1e6:,.0f} µs",

@@ -33,16 +33,10 @@ def start(bench: Bench) -> list[Side]:
     base = Side(name="import", command=[sys.executable, "-c", "import pyarrow.parquet"])
     sides = [base]
     for kind, *options in (("txt",), ("txt", "--report=false"), ("csv",), ("parquet",)):
-        command = [*ANY2DS, lists[kind], bench.output, "--output_format=webdataset", *options]
+        command = [*ANY2DS, str(lists[kind]), str(bench.output), "--output_format=webdataset", *options]
         side = Side(name=" ".join([kind, *options]), command=command, output=bench.output)
-        sides.append(replace(side, figures=lambda run: first_request(server, run["wall"])))
+        sides.append(replace(side, figures=lambda run: {"first": server.stats()["first"] - run["ended"] + run["wall"]}))
     return sides
-
-
-def first_request(server: Server, wall: float) -> dict[str, float]:
-    """Seconds from the start of the command, which has just ended."""
-    seen = server.stats()
-    return {"first": wall - (seen["now"] - seen["first"])}
 
 
 def end(bench: Bench) -> list[Side]:
@@ -55,13 +49,8 @@ def end(bench: Bench) -> list[Side]:
     for name, options in (("with the report", []), ("--report=false", ["--report=false"])):
         command = [*ANY2DS, f"--url_list={urls}", f"--output_folder={bench.output}", *options]
         side = Side(name=name, command=command, output=bench.output)
-        sides.append(replace(side, figures=lambda _: since_last_answer(server)))
+        sides.append(replace(side, figures=lambda run: {"after": run["ended"] - server.stats()["last_ok"]}))
     return sides
-
-
-def since_last_answer(server: Server) -> dict[str, float]:
-    seen = server.stats()
-    return {"after": seen["now"] - seen["last_ok"]}
 
 
 # --- recipes ---
@@ -80,7 +69,7 @@ def recipes(bench: Bench) -> list[Side]:
         environment, code = ("tensorflow", "tfds") if name == "tfds build" else ("", "any2ds")
         script = bench.folder(f"script{number}") / "small.py"
         script.write_text("\n".join([head, bench.data[code], *(f"    {task}" for task in tasks[1:]), ""]))
-        command = [python_of(environment), script]
+        command = [python_of(environment), str(script)]
         side = Side(name=name, group=tasks[0], command=command, output=bench.output, missing=missing(environment))
         sides.append(side)
     return sides
@@ -94,7 +83,12 @@ def clusters(bench: Bench) -> list[Side]:
     rows, server, sides = bench["rows"], bench.files(make_files(bench.folder("www"), 20_000)), list[Side]()
     few = bench.urls("few", urls_of(server.http, 20_000, rows))
     for name in ("multiprocessing", "pyspark", "ray", "beam"):
-        options = {"distributor": name, "processes_count": 2, "number_sample_per_shard": 1000, "fsync": False}
+        options: dict[str, Any] = {
+            "distributor": name,
+            "processes_count": 2,
+            "number_sample_per_shard": 1000,
+            "fsync": False,
+        }
         side = bench.any2ds(name, urls_of(server.http, 20_000, 3 * rows), report=False, **options)
         command = [python_of("cluster"), *side.command[1:]]
         start = [*command[:3], f"--url_list={few}", *command[4:]]

@@ -54,7 +54,11 @@ def bare(bench: Bench) -> list[Side]:
     for group, (urls, name) in lists.items():
         hashes = {"compute_hash": "sha256", "compute_md5": False} if name == "sha256" else {}
         ours = bench.any2ds("any2ds", urls, group=group, processes_count=1, **hashes)
-        arguments = {"tar": bench.scratch / "bare.tar", "hash": name, "ca_file": trusting.get("SSL_CERT_FILE", "")}
+        arguments: dict[str, Any] = {
+            "tar": bench.scratch / "bare.tar",
+            "hash": name,
+            "ca_file": trusting.get("SSL_CERT_FILE", ""),
+        }
         many, one = (
             bench.call("bare loop", fetch_into_tar, list=bench.urls(f"{group}-{len(some)}", some), **arguments)
             for some in (urls, urls[:1])
@@ -67,12 +71,10 @@ def bare(bench: Bench) -> list[Side]:
 def processes(bench: Bench) -> list[Side]:
     rows = bench["rows"]
     server, slow = bench.files(make_files(bench.folder("www"), 100_000)), bench.server()
-    lists = {
+    late = [slow.url(f"ok/200/100000/{n}") for n in range(rows)]
+    lists: dict[str, tuple[list[str], dict[str, Any]]] = {
         "the processor is the limit": (urls_of(server.http, 100_000, rows), {"compute_hash": "sha512"}),
-        "0.2 s of latency are the limit": (
-            [slow.url(f"ok/200/100000/{n}") for n in range(rows)],
-            {"thread_count": 256},
-        ),
+        "0.2 s of latency are the limit": (late, {"thread_count": 256}),
     }
     return [
         bench.any2ds(name, urls, group=group, processes_count=count, number_sample_per_shard=500, **options)
@@ -89,7 +91,8 @@ def hanging(bench: Bench) -> list[Side]:
     fine = urls_of(server.http, 20_000, rows)
     hangs = set(random.Random(1).sample(range(rows), int(0.03 * rows)))
     mixed = [silent.url(f"never/0/0/{n}", 1 + n % 100) if n in hangs else url for n, url in enumerate(fine)]
-    options = {"processes_count": 1, "number_sample_per_shard": 1000, "thread_count": places, "timeout": timeout}
+    options: dict[str, Any] = {"processes_count": 1, "number_sample_per_shard": 1000}
+    options |= {"thread_count": places, "timeout": timeout}
 
     def steady(seconds: float) -> dict[str, float]:
         found = open_shards(bench.output)

@@ -6,15 +6,17 @@ import os
 import statistics
 import tarfile
 import time
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from benchmarks.case import Bench, Side
 from benchmarks.cases.peers import photographs, write_files
 
 PIXELS = 256  # of the shorter side
+POOLS = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}
 CORES = sorted(os.sched_getaffinity(0))
 SIZES = ((480, 360), (680, 510), (800, 600), (1024, 768))
 LARGE = ((1600, 1200), (2400, 1800))
@@ -26,12 +28,11 @@ def images(bench: Bench) -> list[Side]:
     paths = write_files(www / "images", photographs(100_000, SIZES, 4 if bench.quick else 40))
     base = bench.files(www).http
     urls = [f"{base}/{paths[n % len(paths)]}?{n}" for n in range(count)]
-    options = {"file_size": PIXELS, "encode_format": "jpg", "encode_quality": 95, "timeout": 120}
+    options: dict[str, Any] = {"file_size": PIXELS, "encode_format": "jpg", "encode_quality": 95, "timeout": 120}
     pool = {"folder": www / "images", "count": count, "tar": bench.scratch / "pool.tar"}
     for cores in sorted({1, 2, 4, 8, 16, len(CORES)} & set(range(1, len(CORES) + 1))):
         ours = bench.any2ds("any2ds", urls, number_sample_per_shard=max(1, count // 20), **options)
-        kinds = ("threads", "processes")
-        pools = [bench.call(f"OpenCV, {kind}", opencv_pool, workers=cores, kind=kind, **pool) for kind in kinds]
+        pools = [bench.call(f"OpenCV, {kind}", opencv_pool, workers=cores, kind=kind, **pool) for kind in POOLS]
         pinned = ["taskset", "-c", ",".join(map(str, CORES[:cores]))]
         for side in (ours, *pools):
             start = [*pinned, *side.start] if side.start else ()
@@ -46,9 +47,8 @@ def opencv_pool(folder: str, count: int, workers: int, kind: str, tar: str) -> d
 
     cv2.setNumThreads(1)
     files = sorted(map(str, Path(folder).iterdir()))
-    pool: Executor = {"threads": ThreadPoolExecutor, "processes": ProcessPoolExecutor}[kind](workers)
     began = time.monotonic()
-    with pool, tarfile.open(tar, "w") as out:
+    with POOLS[kind](workers) as pool, tarfile.open(tar, "w") as out:
         for number, made in enumerate(pool.map(smaller_file, (files[n % len(files)] for n in range(count)))):
             member = tarfile.TarInfo(f"{number:09d}.jpg")
             member.size = len(made)

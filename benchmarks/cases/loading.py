@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def webdataset_loader(source: Source) -> Reads:
 
     tars = source.files("webdataset", "tar")
 
-    def read(window: int) -> Iterable[Any]:
+    def read(window: int) -> Any:
         pipeline = wds.WebDataset(tars, shardshuffle=len(tars) if window else False, workersplitter=wds.split_by_worker)
         pipeline = (pipeline.shuffle(window) if window else pipeline).decode().batched(BATCH, collation_fn=list)
         return iter(wds.WebLoader(pipeline, batch_size=None, num_workers=2))
@@ -229,9 +230,14 @@ def streaming(source: Source) -> Reads:
         with MDSWriter(out=str(folder), columns={"data": "bytes", "caption": "str", "key": "str"}) as out:
             for sample in any2ds.load(str(source.folder / "webdataset"), columns=COLUMNS):
                 out.write(sample)
-    place = {"remote": source.dataset("streaming"), "local": "copies"} if source.store else {"local": str(folder)}
-    opened = lambda shuffle: StreamingDataset(**place, shuffle=shuffle, shuffle_block_size=WINDOW, batch_size=1)  # noqa: E731
-    return {"sequential": lambda: opened(False), "window": lambda: opened(True)}
+    place: dict[str, Any] = (
+        {"remote": source.dataset("streaming"), "local": "copies"} if source.store else {"local": str(folder)}
+    )
+    place |= {"shuffle_block_size": WINDOW, "batch_size": 1}
+    return {
+        "sequential": partial(StreamingDataset, **place),
+        "window": partial(StreamingDataset, shuffle=True, **place),
+    }
 
 
 # --- measuring ---
@@ -311,7 +317,7 @@ def opening(bench: Bench) -> list[Side]:
     import pyarrow.parquet as pq
 
     rows, shards, folder = range(10_000), bench["shards"], bench.folder("many")
-    table = {"url": [f"http://host/{n}" for n in rows], "status": ["success" for _ in rows]}
+    table: dict[str, list[Any]] = {"url": [f"http://host/{n}" for n in rows], "status": ["success" for _ in rows]}
     table |= {"width": [n % 2000 for n in rows], "similarity": [n / len(rows) for n in rows]}
     names = [f"{shard:0{max(5, len(str(shards - 1)))}d}" for shard in range(shards)]
     for number, name in enumerate(names[:1000]):
@@ -322,14 +328,18 @@ def opening(bench: Bench) -> list[Side]:
     for number, name in enumerate(names[1000:]):
         for ending in (".parquet", ".tar", "_stats.json"):
             os.link(folder / f"{names[number % 1000]}{ending}", folder / f"{name}{ending}")
-    cache = {"ANY2DS_CACHE": str(bench.folder("cache"))}
-    calls = [bench.call(name, open_dataset, folder=folder, options=options) for name, options in bench.data.items()]
+    cache, few = {"ANY2DS_CACHE": str(bench.folder("cache"))}, bench.folder("few")
+    for path in folder.glob(f"{names[0]}*"):
+        os.link(path, few / path.name)
+    arguments: dict[str, Any] = {"folder": folder, "few": few}
+    calls = [bench.call(name, open_dataset, **arguments, options=options) for name, options in bench.data.items()]
     return [replace(call, environment=cache) for call in calls]
 
 
-def open_dataset(folder: str, options: dict[str, str]) -> dict[str, float]:
+def open_dataset(folder: str, few: str, options: dict[str, Any]) -> dict[str, float]:
+    len(any2ds.load(few, **options))  # imports
     before, cpu, wall = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, spent(), time.perf_counter()
-    found: Any = any2ds.load(folder, **options)  # type: ignore[arg-type]
+    found: Any = any2ds.load(folder, **options)
     took, used = time.perf_counter() - wall, spent() - cpu
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return {"took": took, "used": used, "added": memory, "samples": len(found)}

@@ -50,7 +50,7 @@ def peers(bench: Bench) -> list[Side]:
     for name in bench["tasks"].split(","):
         title, count, *kind = bench.data["tasks"][name]
         rows, many = max(4, int(count * bench["share"])), 4 if bench.quick else 40
-        contents = photographs(*kind, many) if kind else [film(seconds=10.0, size=(640, 480))] * 4
+        contents = photographs(kind[0], kind[1], many) if kind else [film(seconds=10.0, size=(640, 480))] * 4
         paths = write_files(www / name, contents, "jpg" if kind else "mp4")
         urls = [f"{server.http}/{paths[row % len(paths)]}?{row}" for row in range(rows)]
         curl = (f'url = "{url}"\noutput = "{out}/{n}"' for n, url in enumerate(urls))

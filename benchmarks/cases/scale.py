@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -152,9 +153,14 @@ def requests_of(store: Store | None) -> dict[str, float]:
 def store(bench: Bench) -> list[Side]:
     server, environment = bench.server(), bench.store().environment
     urls = [server.url(f"ok/500/100000/{n}") for n in range(bench["rows"])]
-    options = {"processes_count": 1, "number_sample_per_shard": 200, "thread_count": 64, "report": False}
+    options: dict[str, Any] = {
+        "processes_count": 1,
+        "number_sample_per_shard": 200,
+        "thread_count": 64,
+        "report": False,
+    }
     disk = bench.any2ds("a disk", urls, **options)
     # Each run has a folder of its own: the store keeps them.
-    distant = ["sh", "-c", f"exec {' '.join(disk.command)}".replace(str(bench.output), "s3://bucket/run-$$")]
+    distant = ["sh", "-c", shlex.join(map(str, disk.command)).replace(str(bench.output), "s3://bucket/run-$$")]
     s3 = replace(disk, name="S3", command=distant, stored=None, figures=None, output=None, environment=environment)
     return [replace(disk, start=()), replace(s3, start=())]

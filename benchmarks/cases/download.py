@@ -11,7 +11,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,19 +134,21 @@ def interrupted(command: Sequence[str], seconds: float, stats: str) -> dict[str,
     """Start a command, press Ctrl-C after some seconds, and say what was seen."""
     ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     ask(stats).read()  # forgets what came before
-    began = time.monotonic()
+    began, seen = time.monotonic(), dict[str, float]()
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+        while process.poll() is None and (time.monotonic() - began < seconds or "first" not in seen):
+            time.sleep(0.1)
+            seen = {**json.load(ask(stats)), **seen}  # the first of all first requests
         stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=100)
+        took = time.monotonic() - stopped
     if process.returncode != 130:
         raise RuntimeError(f"exit code {process.returncode} after Ctrl-C: {messages.decode()[-1000:]}")
-    found = {"first_request": json.load(ask(stats))["first"] - began, "stop": time.monotonic() - stopped, "left": 0.0}
-    with suppress(ProcessLookupError):
+    try:
         os.killpg(process.pid, 0)
-        found["left"] = 1.0
-    return found
+    except ProcessLookupError:
+        return {"first_request": seen["first"] - began, "stop": took, "left": 0.0}
+    return {"first_request": seen["first"] - began, "stop": took, "left": 1.0}

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,8 @@ _CAPTION = "a photograph of a brown dog that runs over a wet beach in the evenin
 _PATH = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/var/tmp", f"any2ds-benchmark-{os.getpid()}")
 
 
-@dataclass(frozen=True, slots=True)
 class Records:
     """Files with the metadata that a run would give them."""
-
-    count: int
 
     def file(self, number: int) -> bytes:
         return random.Random(number % DIFFERENT).randbytes(SIZE)
@@ -59,7 +55,7 @@ def by_any2ds(output_format: str, count: int) -> dict[str, float]:
     from any2ds.core.rows import Row
     from any2ds.core.samples import Sample
 
-    records, numbers = Records(count), range(count)
+    records, numbers = Records(), range(count)
     bodies = [StoredBody.of(records.file(number)) for number in range(min(count, DIFFERENT))]
     captions = [f"{_CAPTION} {number}" for number in numbers]
     metadata = MetadataTable(
@@ -90,7 +86,7 @@ def by_webdataset(count: int, is_bytes: bool) -> dict[str, float]:
     import orjson
     import webdataset
 
-    records = Records(count)
+    records = Records()
     files = [records.file(number) for number in range(DIFFERENT)]
     described = [records.described(number) for number in range(count)]
 
@@ -120,7 +116,7 @@ def example(train: Any, records: Records, number: int) -> bytes:
 def by_tensorflow(count: int, is_ready: bool) -> dict[str, float]:
     import tensorflow as tf
 
-    records = Records(count)
+    records = Records()
     ready = [example(tf.train, records, number) for number in range(min(count, DIFFERENT))]
 
     def write() -> None:
@@ -136,7 +132,7 @@ def by_array_record(count: int, options: str, is_ready: bool) -> dict[str, float
 
     from tests.support.records import messages
 
-    records, train = Records(count), messages()
+    records, train = Records(), messages()
     ready = [example(train, records, number) for number in range(min(count, DIFFERENT))]
 
     def write() -> None:

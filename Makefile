@@ -20,6 +20,10 @@ unexport PYTHONDONTWRITEBYTECODE
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
 # Microsoft's emulator of Azure's store, for tests/reading/test_azure.py: 360 MB, where there is npm.
 AZURITE := 3.37.0
+# Other libraries and tools of the benchmarks, beside those of the tests: .venv-X with benchmarks/requirements/X.txt.
+PEERS := $(patsubst benchmarks/requirements/%.txt,.venv-%,$(wildcard benchmarks/requirements/*.txt))
+# any2dataset is in no package index: the folder of a clone.
+ANY2DATASET ?=
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 # Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
@@ -33,7 +37,7 @@ QUARTERS := $(notdir $(filter $(CLUSTER)/%,$(TODAY)))
 CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
     $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 
-.PHONY: help install environments demo test test-part test-bare test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
+.PHONY: help install environments demo test test-part test-bare test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick bench-environments crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -48,7 +52,7 @@ help:
 	@echo "make docs      the documentation site, into docs/build"
 	@echo "make stubs     any2ds/__init__.pyi and docs/failure-codes.md, from what is declared"
 	@echo "make smoke     wheel and sdist, installed into clean environments and tried"
-	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
+	@echo "make bench     benchmarks, into benchmarks/results; make bench-quick only tries whether they run"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
 	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
 	@echo "make clean     remove .venv and whatever else was made"
@@ -130,15 +134,18 @@ docs: .venv-docs/.installed
 	.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs docs/build
 	@echo "docs/build/index.html"
 
+# What every file passes through; `make bench CASES="peers messy"` measures others. python -m benchmarks lists all of them.
+CASES ?= bare processes hanging hostile interrupt fsync start end images
+
 bench: $(TEST)
-	$(RUN) benchmarks/run.py --history benchmarks/history.jsonl
+	$(RUN) -m benchmarks $(CASES)
 
-# Not for its figures: whether the benchmarks still run; without the bad servers, which take as long as all the others.
-# Each is in one part of PARTS.
-QUICK := $(shell printf '%s\n' keepalive small peers crash-safety https processes hanging memory | awk '(NR - 1) % $(PARTS) == $(PART)')
-
+# Not for its figures: whether the benchmarks still run, where their libraries are installed. Each is in one part of PARTS.
 bench-quick: $(TEST)
-	$(if $(QUICK),$(RUN) benchmarks/run.py $(QUICK) --quick --json $(VENV)/bench-quick.json)
+	$(RUN) -m benchmarks --quick --part=$(PART)/$(PARTS) --results=$(VENV)/bench-quick
+
+# The environments of other tools and loaders: some GB.
+bench-environments: $(TEST) $(PEERS:=/.installed) $(NEEDED:=/.installed) .venv-img2dataset/.installed
 
 crash: $(TEST)
 	$(RUN) -m tests.support.crash --seeds=100
@@ -148,10 +155,10 @@ fuzz: $(TEST)
 	$(RUN) -m tests.support.fuzz --cases=20000
 
 clean:
-	rm -rf $(VENV) $(READING) $(CLUSTER) .venv-docs docs/build docs/made demo_output simple_output cifar_output grain_output jax_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(READING) $(PEERS) $(CLUSTER) .venv-docs docs/build docs/made demo_output simple_output cifar_output grain_output jax_output build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bin/python:
+$(RUN) $(READING:=/bin/python) $(PEERS:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "any2ds needs Python 3.10 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	    echo "name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -177,4 +184,12 @@ $(READING:=/.installed) $(CLUSTER)/.installed .venv-docs/.installed: .venv-%/.in
 	.venv-$*/bin/python $(INSTALL) --no-compile -r $<  # of which tests import a small part
 	$(if $(filter reading,$*),$(if $(shell command -v npm),npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv-$* azurite@$(AZURITE)))
 	$(ALONE) .venv-$*/bin/python $(INSTALL) -e .
+	@touch $@
+
+$(PEERS:=/.installed): .venv-%/.installed: benchmarks/requirements/%.txt $(PACKAGE) | .venv-%/bin/python
+	@echo "installing libraries for benchmarks into .venv-$*; this takes some minutes"
+	@test $* != any2dataset -o -n "$(ANY2DATASET)" || { \
+	    echo "any2dataset is in no package index: make $@ ANY2DATASET=folder-of-a-clone" >&2; exit 1; }
+	.venv-$*/bin/python $(INSTALL) --no-compile -r $<
+	$(if $(filter any2dataset,$*),.venv-$*/bin/python $(INSTALL) --no-deps $(ANY2DATASET))
 	@touch $@

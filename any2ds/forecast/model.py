@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
 SIMULATED = 20_000  # rows of a worker that are simulated one by one
-_MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
+_MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (python -m benchmarks estimates)
 _DRAWS = 3  # simulations with other random numbers, and
 _FAR_APART, _MOST_DRAWS = 2.0, 9  # where their times differ by this factor, so many
 _ALIKE = 8  # workers, from which on each begins with as few transfers to a host (see fetch/policy/hosts.py)

@@ -1,0 +1,1 @@
+"""What the sides of the cases in `cases.yaml` run."""

@@ -14,7 +14,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
-from any2ds.fetch.loop import Loop
+from any2ds.fetch.loop import Clock, Loop
 from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfers
 
@@ -27,7 +27,7 @@ Server = Callable[[int, str], tuple[float, Failure | None]]
 """For so many requests at once, this one included, and a URL: the seconds it takes, and what fails."""
 
 
-class Time:
+class Time(Clock):
     """A clock, as the loop uses it."""
 
     def __init__(self) -> None:

@@ -95,6 +95,15 @@ def test_a_redirect_to_another_host_does_not_get_the_credentials(one: Any, folde
         assert "Authorization" not in end.requests[0].headers
 
 
+@pytest.mark.parametrize("name", ["X-Api-Key", "X-Auth-Token", "Proxy-Authorization", "X-Whatever"])
+def test_a_redirect_to_another_host_gets_no_header_that_may_be_a_secret(one: Any, folder: Path, name: str) -> None:
+    with serve(folder) as end, serve(folder, {"r": [f"redirect:{end.url('a.jpg')}"]}) as server:
+        assert isinstance(one(server.url("r"), headers=f"{name}: hunter2, Accept-Language: nl"), Payload)
+        assert server.requests[0].headers[name] == "hunter2"
+        assert "hunter2" not in str(end.requests[0].headers)
+        assert end.requests[0].headers["Accept-Language"] == "nl"
+
+
 def test_credentials_do_not_follow_a_redirect_from_http_to_https_of_the_same_host(one: Any, folder: Path) -> None:
     """Also on their usual ports, which a proxy stands for."""
     options = {"headers": "Authorization: Bearer x, Cookie: id=x", "ignore_ssl_certificate": True}

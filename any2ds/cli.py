@@ -274,9 +274,15 @@ def run(given: Sequence[str]) -> int:
         code, message, trace = 130, "; ".join(filter(None, ("interrupted", command.if_stopped))), ""
     except Terminated:
         code, message, trace = 143, "; ".join(filter(None, ("terminated", command.if_stopped))), ""
+    except SystemExit as error:  # of a recipe, a step or a library: the command is not done
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        code, message, trace = 1, f"sys.exit({error.code!r}) was called at {where}", traceback.format_exc()
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "--log_level=debug shows where" if RunOptions in command.groups else f"{last.filename}:{last.lineno}"
+        where = f"{last.filename}:{last.lineno}"
+        if RunOptions in command.groups and name != "build":
+            where = "--log_level=debug shows where"
         # What the system refuses, such as a name that is too long, is no fault of ours.
         what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()

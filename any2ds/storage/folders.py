@@ -18,6 +18,7 @@ from any2ds.config.options import StorageOptions
 from any2ds.core import layout, plugins, suggestions
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
+from any2ds.storage.disk.regular import open_regular
 from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import shared_root, staging
 from any2ds.storage.local import LocalStore
@@ -400,7 +401,7 @@ class OutputFolder:
     def open(self, name: str) -> BinaryIO:
         """A file of it, for random access. Raises FileNotFoundError, or whatever its file system raises."""
         if self.is_local:
-            return open(self._full(name), "rb")
+            return open_regular(self._full(name))
         return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop, self.patience)
 
     def local_copy(self, name: str, folder: Path, is_folder: bool | None = None) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
+from any2ds.storage.disk.regular import check_regular, open_regular
 from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import remove, staging
 
@@ -65,6 +66,7 @@ class LocalStore:
         return (self._root / name).is_dir()
 
     def local_copy(self, name: str, target: Path, is_folder: bool | None = None) -> Path:
+        check_regular(self._root / name)
         return self._root / name
 
     def exists(self, name: str) -> bool:
@@ -74,8 +76,8 @@ class LocalStore:
         return [self.read(name) for name in names]
 
     def read(self, name: str) -> bytes | None:
-        with suppress(FileNotFoundError):
-            return (self._root / name).read_bytes()
+        with suppress(FileNotFoundError), open_regular(self._root / name) as file:
+            return file.read()
         return None
 
     def write(self, name: str, data: bytes) -> None:

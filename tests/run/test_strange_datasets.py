@@ -1,7 +1,12 @@
 """Datasets that somebody else has given away, and prepared: they reach nothing outside of their folder."""
 
+import contextlib
 import json
+import os
 import secrets
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,3 +192,45 @@ def test_without_a_home_a_retry_names_its_code(step: str, tmp_path: Path, monkey
 def test_a_retry_takes_no_steps_that_the_dataset_was_not_made_with(step: str, dataset: Path) -> None:
     with pytest.raises(UsageError, match="the dataset was made without steps of your own, which a retry cannot"):
         any2ds.retry(dataset, codes="all", transform=step, **QUIET)
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as server:  # whose names are short
+        server.bind(f"/proc/self/fd/{descriptor}/{path.name}")
+    os.close(descriptor)
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+LOOKS = ("verify", "retry --codes=all --quiet", "report", "card")
+
+
+@pytest.mark.parametrize(
+    ("put", "name"),
+    [
+        (make_pipe, ".any2ds/run"),
+        (make_pipe, "00000.parquet"),
+        (make_socket, "00000_stats.json"),
+        (link_to_device, ".any2ds/shards"),
+    ],
+)
+def test_what_is_no_file_is_never_waited_for(put: Callable[[Path], None], name: str, dataset: Path) -> None:
+    (dataset / name).unlink(missing_ok=True)
+    put(dataset / name)
+    for command in (*LOOKS, "download"):
+        first, *options = command.split()
+        if command == "download":
+            first, options = "data:,a", ["--distributor=inline", "--quiet"]
+        run = [sys.executable, "-m", "any2ds", first, str(dataset), *options]
+        found = subprocess.run(run, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        assert "unexpected" not in found.stderr, (command, found.stderr)
+        assert found.returncode in (0, 1, 2, 3), (command, found.stderr)
+    with contextlib.suppress(Any2dsError):
+        list(any2ds.load(dataset))

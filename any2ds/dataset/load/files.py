@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.paths import expanded
+from any2ds.storage.disk.regular import check_regular
 from any2ds.storage.folders import OutputFolder
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
@@ -119,6 +120,7 @@ class LocalShard:
         try:
             found = os.stat(path)
             if not stat.S_ISDIR(found.st_mode):
+                check_regular(path)
                 self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
                 found = os.fstat(self._descriptor)
                 self.size = found.st_size

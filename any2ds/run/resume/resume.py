@@ -16,7 +16,7 @@ from any2ds.config.command_line import flag
 from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import Config, InputOptions, OutputOptions
 from any2ds.core import layout
-from any2ds.core.errors import OutputError, shard_count
+from any2ds.core.errors import OutputError, error_text, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.core.stats import ANY2DS, Stats
@@ -168,7 +168,10 @@ def _step_names(steps: Sequence[Any]) -> list[str] | None:
 
 
 def _read_manifest(output: OutputFolder, names: Sequence[str]) -> Manifest | None:
-    content = output.read(layout.RUN_FILE) if names else None
+    try:
+        content = output.read(layout.RUN_FILE) if names else None
+    except OSError as error:
+        raise OutputError(f"{output.url!r}: {layout.RUN_FILE} cannot be read: {error_text(error)}") from error
     if content is None:
         return None
     try:

@@ -14,6 +14,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
+from any2ds.storage.disk.regular import open_regular
 from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._members import SampleBuilder, in_samples, members
@@ -83,7 +84,7 @@ class FolderShard:
         for name in self._names[number].split("\n"):
             key, _, ext = name.partition(".")
             try:
-                with open(self._folder / name, "rb", buffering=0) as file:
+                with open_regular(self._folder / name) as file:
                     found[ext] = file.read()
             except OSError as error:
                 raise DamagedShard(f"{key!r}: {error_text(error)}") from error
@@ -95,7 +96,7 @@ class FolderShard:
 
 def _stored(path: Path) -> StoredBody:
     def read_at(offset: int, size: int) -> bytes:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             return file.read(size)
 

@@ -58,7 +58,7 @@ class Unfit(Exception):
 
 
 def be_single() -> None:
-    """Each image in one thread; there are other images for the other cores. Pillow's limit is off: ours is an option."""
+    """Each image in one thread; there are other images for the other cores. Pillow's limit gives way to ours."""
     cv2.setNumThreads(1)
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     Image.MAX_IMAGE_PIXELS = None

@@ -135,7 +135,7 @@ def describe(side: Side, runs: Sequence[Figures], broken: str) -> Result:
 def spread(values: Sequence[float]) -> Result:
     """The median of some rounds, the extremes, and the value of each round."""
     shown = [float(f"{value:.5g}") for value in values]
-    return {"median": statistics.median(shown), "low": min(shown), "high": max(shown), "rounds": shown}
+    return {"median": float(f"{statistics.median(shown):.5g}"), "low": min(shown), "high": max(shown), "rounds": shown}
 
 
 def compare(comparison: Comparison, runs: Mapping[str, Sequence[Figures]]) -> Result | None:

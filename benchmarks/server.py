@@ -77,11 +77,7 @@ class World:
     ) -> None:
         self.line, self.bears, self.beyond, self.tls = line, bears, beyond, tls
         self.photo = Path(photo).read_bytes() if photo else b""
-        self.files = {
-            f"/{path.relative_to(folder)}": answer(_IMAGE, body=path.read_bytes())
-            for path in (Path(folder).rglob("*") if folder else ())
-            if path.is_file()
-        }
+        self.folder, self.files = folder, dict[str, bytes]()
         self.body = _HEAD + bytes(1 << 22)
         self.random = random.Random(1)
         self.answered_503: set[str] = set()
@@ -90,6 +86,12 @@ class World:
         self.line_is_free = 0.0
         self.tokens, self.counted = 20.0, 0.0
         self.seen: dict[str, float] = {"requests": 0, "ok": 0, "most": 0}
+
+    def file(self, path: str) -> bytes | None:
+        """The answer that has a file of the folder, which is kept from its first request on."""
+        if self.folder and path not in self.files and (place := Path(self.folder, path[1:])).is_file():
+            self.files[path] = answer(_IMAGE, body=place.read_bytes())
+        return self.files.get(path)
 
     def status_of(self, kind: str, host: str, path: str) -> str:
         """The status of an answer of these kinds."""
@@ -156,8 +158,8 @@ class Connection(asyncio.Protocol):
         self._count(1)
         if path == "/robots.txt":
             self._send(answer(status="404 Not Found"))
-        elif path in world.files:
-            self._send(world.files[path], is_ok=True)
+        elif content := world.file(path):
+            self._send(content, is_ok=True)
         elif path.count("/") == 4:
             _, kind, milliseconds, size, _ = path.split("/")
             if not self._misbehave(kind, path):

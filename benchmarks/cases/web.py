@@ -9,14 +9,14 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.case import Bench, Side, missing, open_shards, python_of
+from benchmarks.case import Bench, Figures, Side, missing, open_shards, python_of
 from benchmarks.servers import Server
 from tests.support.dns import serve_dns
 from tests.support.pictures import jpeg_of, photograph
@@ -84,11 +84,15 @@ def hosts(bench: Bench) -> list[Side]:
         kinds = [usual] * (int(rows * bench["share"]) - len(kinds)) + kinds
         if "then" not in name:
             random.Random(1).shuffle(kinds)
-        server, count = bench.server(), len(kinds)
+        server = bench.server()
         side = bench.any2ds(name, [server.url(f"{kind}/{n}") for n, kind in enumerate(kinds)], **options)
-        listed = {"listed": float(count)}
-        sides.append(replace(side, rows=0, start=(), figures=lambda _, listed=listed: listed))  # type: ignore[misc]
+        sides.append(replace(side, rows=0, start=(), figures=host_figures(server, len(kinds))))
     return sides
+
+
+def host_figures(server: Server, rows: int) -> Callable[[Figures], Figures]:
+    """Asking the server makes it forget which paths have answered 503."""
+    return lambda _: {"listed": rows, "requests": server.stats()["requests"]}
 
 
 # --- bad servers ---

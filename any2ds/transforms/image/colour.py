@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -13,8 +14,16 @@ from PIL import Image, ImageCms
 Pixels = Any
 """An array as OpenCV has them: height x width, or height x width x 3 (BGR) or 4 (BGRA), of uint8 or uint16."""
 
+STRIP_PIXELS = 1 << 20  # of an image that is converted strip by strip, to have no second one in memory
 _SRGB = ImageCms.createProfile("sRGB")
 _SPACES = {"RGB ": "RGB", "CMYK": "CMYK"}  # of profiles -> Pillow's mode
+
+
+def strips(height: int, width: int) -> Iterator[slice]:
+    """The rows of an image in strips of `STRIP_PIXELS`, at least a row each."""
+    step = max(1, STRIP_PIXELS // width)
+    for top in range(0, height, step):
+        yield slice(top, min(top + step, height))
 
 
 def is_foreign(profile: bytes | None, mode: str) -> bool:
@@ -29,10 +38,13 @@ def into_srgb(pixels: Pixels, profile: bytes | None) -> Pixels:
     transform = _transform(profile, "RGB")
     if transform is None:
         return pixels
-    image = Image.fromarray(cv2.cvtColor(pixels[..., :3], cv2.COLOR_BGR2RGB))
-    ImageCms.applyTransform(image, transform, inPlace=True)
-    converted = cv2.cvtColor(np.asarray(image), cv2.COLOR_RGB2BGR)
-    return converted if pixels.shape[2] == 3 else np.dstack((converted, pixels[..., 3]))
+    converted = np.empty_like(pixels)
+    for rows in strips(*pixels.shape[:2]):
+        image = Image.fromarray(cv2.cvtColor(pixels[rows, :, :3], cv2.COLOR_BGR2RGB))
+        ImageCms.applyTransform(image, transform, inPlace=True)
+        converted[rows, :, :3] = cv2.cvtColor(np.asarray(image), cv2.COLOR_RGB2BGR)
+        converted[rows, :, 3:] = pixels[rows, :, 3:]
+    return converted
 
 
 def cmyk_into_rgb(image: Image.Image, profile: bytes | None) -> Image.Image:
@@ -69,8 +81,13 @@ def without_idle_alpha(pixels: Pixels) -> Pixels:
 
 def premultiplied(pixels: Pixels) -> Pixels:
     """Colours times alpha, which can be averaged: what cannot be seen does not bleed into what can."""
-    alpha = cv2.merge([pixels[..., 3]] * 3)
-    return np.dstack((cv2.multiply(pixels[..., :3], alpha, scale=1 / np.iinfo(pixels.dtype).max), pixels[..., 3]))
+    made = np.empty_like(pixels)
+    for rows in strips(*pixels.shape[:2]):
+        strip = pixels[rows]
+        alpha = cv2.merge([strip[..., 3]] * 3)
+        made[rows, :, :3] = cv2.multiply(strip[..., :3], alpha, scale=1 / np.iinfo(pixels.dtype).max)
+        made[rows, :, 3] = strip[..., 3]
+    return made
 
 
 def divided(pixels: Pixels) -> Pixels:

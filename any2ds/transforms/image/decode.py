@@ -25,7 +25,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from any2ds.core.errors import NotDecodable, error_text
-from any2ds.transforms.image.colour import Pixels, cmyk_into_rgb
+from any2ds.transforms.image import colour
+from any2ds.transforms.image.colour import Pixels
 from any2ds.transforms.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core
 
 _OPENERS: dict[str, Callable[..., ImageFile]] = {
@@ -57,9 +58,10 @@ class Unfit(Exception):
 
 
 def be_single() -> None:
-    """Each image in one thread; there are other images for the other cores."""
+    """Each image in one thread; there are other images for the other cores. Pillow's limit gives way to ours."""
     cv2.setNumThreads(1)
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    Image.MAX_IMAGE_PIXELS = None
 
 
 def head_by_pillow(data: bytes, kind: str) -> Head:
@@ -166,16 +168,29 @@ def _checked(pixels: Pixels, shape: tuple[int, int]) -> Pixels:
 
 
 def _array(image: Image.Image, head: Head) -> Pixels:
-    mode = image.mode
-    if mode in _SIXTEEN or mode == "I":
+    """Converted a strip at a time: as a whole it is twice more in memory on the way."""
+    if image.mode in _SIXTEEN or image.mode == "I":
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
             raise Unfit
-        return values.astype(np.uint16)
-    if mode == "F":
+        return values.astype(np.uint16, copy=False)
+    if image.mode == "F":
         raise Unfit
+    if image.width * image.height <= colour.STRIP_PIXELS:
+        return _bgr(image, head)
+    pixels: Pixels = None
+    for rows in colour.strips(image.height, image.width):
+        strip = _bgr(image.crop((0, rows.start, image.width, rows.stop)), head)
+        if pixels is None:
+            pixels = np.empty((image.height, *strip.shape[1:]), np.uint8)
+        pixels[rows] = strip
+    return pixels
+
+
+def _bgr(image: Image.Image, head: Head) -> Pixels:
+    mode = image.mode
     if mode == "CMYK":
-        image = cmyk_into_rgb(image, head.profile)
+        image = colour.cmyk_into_rgb(image, head.profile)
     elif mode == "LAB":
         lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
         image = ImageCms.applyTransform(image, ImageCms.buildTransform(lab, srgb, "LAB", "RGB")) or image

@@ -43,6 +43,8 @@ _SIGNATURE = re.compile(
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # JPEG markers without a length
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_MOST_SCANS = 100  # of a JPEG; encoders make 20 at most, and each goes through the whole image again
+_SCANNED_OVER = re.compile(rb"\xff+(?![\xff\x00\xd0-\xd7])", re.DOTALL)  # a marker behind compressed data
 _MOST_PROFILE = 8 << 20  # bytes; the largest in use, of printers, have 3 MB
 
 
@@ -59,7 +61,7 @@ class Head:
     exif: bytes | None = None  # from its TIFF header on
     profile: bytes | None = None  # ICC
     is_animated: bool = False
-    is_progressive: bool = False  # a JPEG that is decoded as a whole
+    is_progressive: bool = False  # a JPEG that is decoded as a whole: progressive, or a scan for each channel
     is_turned_by_decoder: bool = False  # which leaves nothing for `orientation` to say
 
     @property
@@ -121,6 +123,7 @@ def orientation_of(exif: bytes | None) -> int:
 
 def _jpeg(data: bytes) -> Head:
     frame: tuple[int, int, int, int, int] | None = None
+    is_whole = False  # all of it is in memory before there is a pixel
     exif: bytes | None = None
     profile: dict[int, bytes] = {}
     for marker, start, end in _segments(data):
@@ -135,6 +138,9 @@ def _jpeg(data: bytes) -> Head:
             # 0xff stands for itself in compressed data only with a zero behind it, so this is no other than the end.
             if data.rfind(b"\xff\xd9", end) < 0:
                 raise NotDecodable("truncated")
+            is_whole = frame is not None and (frame[0] not in (0xC0, 0xC1) or data[start] < frame[4])
+            if is_whole and _has_too_many_scans(data, end):
+                raise NotDecodable(f"more than {_MOST_SCANS} scans")
             break
     else:
         raise NotDecodable("contains no image")
@@ -151,8 +157,21 @@ def _jpeg(data: bytes) -> Head:
         orientation_of(exif),
         exif,
         whole,
-        is_progressive=marker not in (0xC0, 0xC1),
+        is_progressive=is_whole,
     )
+
+
+def _has_too_many_scans(data: bytes, position: int) -> bool:
+    """Whether more begin behind `position`, where the data of the first begin, than any encoder makes."""
+    scans = 1
+    while scans <= _MOST_SCANS:
+        found = _SCANNED_OVER.search(data, position)
+        if found is None or found.end() + 3 > len(data) or data[found.end()] == 0xD9:
+            return False
+        scans += data[found.end()] == 0xDA
+        (length,) = unpack_from(">H", data, found.end() + 1)
+        position = found.end() + 1 + length
+    return True
 
 
 def jpeg_end(data: bytes) -> int:

@@ -20,6 +20,10 @@ from any2ds.transforms.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, form
 from any2ds.transforms.image.geometry import Fit, Sizing, reduction
 from any2ds.transforms.image.head import Head
 
+# Bytes of memory for a pixel while it is decoded, of the libraries and ours (measured: 4 to 19).
+_PER_PIXEL = {"png": 10, "gif": 10, "bmp": 9, "tiff": 14, "avif": 14, "webp": 18, "jp2": 20}
+_MOST_MEMORY = 1_200_000_000  # bytes for one image, and more only where a larger --max_image_area asks for it
+_MEMORY_PER_AREA = 6  # bytes, with which --max_image_area at its default of 200 million comes to `_MOST_MEMORY`
 _CHECKED_BY = 8  # an image that keeps its bytes is decoded to see whether it can be: as little of it as possible
 
 
@@ -49,14 +53,29 @@ class ImageWork:
         if sample.mime_type not in head.KINDS:
             return 0
         found = _head(sample.data)
-        if found is None or self.refusal(*_upright_size(found)) is not None:
+        if found is None or self.refusal(*_upright_size(found)) is not None or self._too_large(found):
             return 0
+        return self._memory(found)
+
+    def _memory(self, found: Head) -> int:
         fit = self._fit(found)
         pixels = found.width * found.height
+        channels = min(found.channels, 4)
+        depth = 1 if found.bits <= 8 else 2
+        resized = channels * depth * (2 * pixels if fit is None else fit.width * fit.height)
         if found.kind == "jpeg":
-            coefficients = 2 * found.channels * pixels if found.is_progressive else 0
-            return int(coefficients + found.channels * pixels // self._reduction(found, fit) ** 2)
-        return pixels * (12 if found.bits == 8 else 24)  # Pillow's, ours, and a third with alpha
+            coefficients = 2 * channels * pixels if found.is_progressive else 0
+            reduced = channels * pixels // self._reduction(found, fit) ** 2
+            return int(coefficients + reduced + (0 if fit is None and self._may_stay(found) else resized))
+        return pixels * _PER_PIXEL[found.kind] * depth + (resized if fit is not None else 0)
+
+    def _too_large(self, found: Head) -> str:
+        """Why an image is too large for memory though not for `max_image_area`; "" if it is not."""
+        need = self._memory(found)
+        if need <= max(_MOST_MEMORY, _MEMORY_PER_AREA * self._options.max_image_area):
+            return ""
+        size, area = f"{found.width} x {found.height}", -(-need // _MEMORY_PER_AREA)
+        return f"{size}: decoding takes {need / 1e9:.1f} GB (--max_image_area={area} allows that)"
 
     def __call__(self, sample: Sample) -> Sample:
         """Raises NotDecodable, Rejected."""
@@ -73,6 +92,8 @@ class ImageWork:
             sample = sample.with_fields(exif=exif.as_json(found.exif))
         if (refusal := self.refusal(width, height)) is not None:
             return sample.failed(*refusal)
+        if message := self._too_large(found):
+            return sample.failed("too_many_pixels", message)
         if self._sizing.size and self._sizing.leaves_too_small(width, height):
             sample = sample.left_as_is(self._too_small)
         try:

@@ -123,6 +123,7 @@ def _verify(options: ParsedOptions) -> int:
 
 
 def _inspect(options: ParsedOptions) -> int:
+    from any2ds.core.terminal.results import standard_output
     from any2ds.dataset.inspect import inspect, show
 
     (wanted,) = options.groups
@@ -132,8 +133,8 @@ def _inspect(options: ParsedOptions) -> int:
     if wanted.json:
         _write_json(overview.to_json(), wanted.json)
     if wanted.json != "-":
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
-            show(overview, sys.stdout)
+        with standard_output() as stream:
+            show(overview, stream)
     return 0
 
 
@@ -192,6 +193,7 @@ def _estimate(options: ParsedOptions) -> int:
     wanted = options.group(EstimateOptions)
     _print_utf8()
     with started_ahead(options) if wanted.from_dataset is None else contextlib.nullcontext():
+        from any2ds.core.terminal.results import standard_output
         from any2ds.forecast.estimate import estimate
         from any2ds.forecast.screen import show
 
@@ -201,8 +203,8 @@ def _estimate(options: ParsedOptions) -> int:
     elif wanted.format == "md":
         _print(found.to_markdown())
     else:
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
-            show(found, sys.stdout)
+        with standard_output() as stream:
+            show(found, stream)
     return 0
 
 
@@ -218,6 +220,7 @@ def _write_json(content: Any, path: str) -> None:
     from pathlib import Path
 
     from any2ds.core.errors import OutputError
+    from any2ds.core.terminal.results import write_file
     from any2ds.storage.report_file import refuse_others_file
 
     text = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
@@ -227,7 +230,7 @@ def _write_json(content: Any, path: str) -> None:
     try:
         file = Path(path).expanduser()
         refuse_others_file(file, "json", "--json")
-        file.write_text(text, encoding="utf-8")
+        write_file(file, text.encode())
     except OSError as error:
         raise OutputError(f"--json={path}: {error.strerror}") from error
 
@@ -294,9 +297,9 @@ def run(given: Sequence[str]) -> int:
         _jsonlines.write("error", exit_code=code, message=message, **extra)
         return code
     if is_debug and trace:
-        _print(trace, sys.stderr)
+        _print_error(trace)
     # A list or a server may have put control characters into the message.
-    _print(_fitting("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr), sys.stderr)
+    _print_error(_fitting("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr))
     return code
 
 
@@ -554,12 +557,21 @@ def _is_no_path(argument: str) -> bool:
     return re.fullmatch(r"[a-z]+", argument) is not None and not os.path.exists(argument)
 
 
-def _print(text: str, stream: TextIO | None = None) -> None:
-    """Print without credentials, to standard output if nothing else is given, and ignore a closed stream."""
+def _print(text: str) -> None:
+    """Print a result without credentials. Raises OutputError."""
+    from any2ds.core.errors import redacted
+    from any2ds.core.terminal.results import standard_output
+
+    with standard_output() as stream:
+        print(redacted(text.rstrip("\n")), file=stream)
+
+
+def _print_error(text: str) -> None:
+    """Print to standard error, without credentials; where that is closed or full, nobody can be told."""
     from any2ds.core.errors import redacted
 
     with contextlib.suppress(AttributeError, OSError, ValueError):
-        print(redacted(text.rstrip("\n")), file=stream or sys.stdout)
+        print(redacted(text.rstrip("\n")), file=sys.stderr)
 
 
 def _fitting(text: str, stream: TextIO) -> str:

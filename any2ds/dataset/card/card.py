@@ -27,6 +27,7 @@ from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.failures import in_order
 from any2ds.core.metadata import SPLIT
 from any2ds.core.paths import expanded
+from any2ds.core.terminal.results import write_file
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
@@ -144,7 +145,7 @@ def card(options: ParsedOptions) -> Card:
         return Card(text, f"{found.output_folder.rstrip('/')}/{hub.CARD_FILE}")
     path = expanded(wanted.output)
     try:
-        path.write_bytes(content)
+        write_file(path, content)
     except OSError as error:
         raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
     return Card(text, str(path))

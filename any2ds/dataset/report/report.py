@@ -20,6 +20,7 @@ from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.core.paths import expanded
+from any2ds.core.terminal.results import standard_output, write_file
 from any2ds.dataset.figures import Figures, LastRun, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.places import located
@@ -113,14 +114,13 @@ def _write(content: str, wanted: ReportOptions) -> None:
     """To a file, or to standard output. Raises OutputError."""
     place = wanted.output
     if place in (None, "-"):
-        import sys
-
-        sys.stdout.write(content)
+        with standard_output() as stream:
+            stream.write(content)
         return
     try:
         path = expanded(str(place))
         refuse_others_file(path, wanted.format, "--output")
-        path.write_text(content, encoding="utf-8")
+        write_file(path, content.encode())
     except OSError as error:
         raise OutputError(f"--output={place}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ to itself. Behind a SOCKS proxy a cancelled transfer ends at the socket's timeou
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import ssl
 import threading
@@ -448,7 +449,15 @@ class _HTTPResponse(HTTPResponse):
 _HERE = threading.local()  # .client: whose request a connection of this thread carries
 
 
-class _Watched:
+class _Quiet:
+    """A connection of which urllib3 does not warn: it is verified as far as was asked for."""
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.is_verified = True
+
+
+class _Watched(_Quiet):
     """Tells the client of this thread which connection its request is going to use."""
 
     sock: Any
@@ -456,10 +465,6 @@ class _Watched:
     port: int
     _dns_host: str
     response_class: Any = _HTTPResponse
-
-    def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
-        self.is_verified = True  # as far as was asked for; urllib3 would warn of each connection otherwise
 
     def _new_conn(self) -> socket.socket:
         connection: socket.socket = super()._new_conn() if self.proxy else self._connect_to_allowed()  # type: ignore[misc]
@@ -521,6 +526,15 @@ class _HTTPSPool(urllib3.HTTPSConnectionPool):
 _POOLS = {"http": _HTTPPool, "https": _HTTPSPool}
 
 
+@functools.cache
+def _quiet(pool: Any) -> Any:
+    """A class of pools like this one, whose connections are quiet."""
+    if issubclass(pool.ConnectionCls, _Quiet):  # of a manager that requests has kept
+        return pool
+    connection = type("QuietConnection", (_Quiet, pool.ConnectionCls), {})
+    return type("QuietPool", (pool,), {"ConnectionCls": connection})
+
+
 class _Adapter(HTTPAdapter):
     """Keeps connections to the `hosts` that were asked last, one each. Proxies are verified, whatever else is."""
 
@@ -534,11 +548,12 @@ class _Adapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
-        if not proxy.lower().startswith("socks"):
+        is_socks = proxy.lower().startswith("socks")
+        if not is_socks:
             named["proxy_ssl_context"] = self._tls_to_proxy
         manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **named)
-        if not proxy.lower().startswith("socks"):
-            manager.pool_classes_by_scheme = _POOLS
+        pools = manager.pool_classes_by_scheme
+        manager.pool_classes_by_scheme = {**pools, "https": _quiet(pools["https"])} if is_socks else _POOLS
         return manager
 
     def cert_verify(self, *_: Any) -> None:

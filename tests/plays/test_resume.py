@@ -91,6 +91,23 @@ def test_a_dataset_in_a_bucket_is_completed_after_a_kill() -> None:
     is_whole(outcome)
 
 
+@pytest.mark.parametrize(
+    ("hangs", "published"), [("00001.parquet", "00001.tar"), ("00001_stats.json", "00001.parquet")]
+)
+def test_a_kill_between_the_files_of_a_shard_leaves_it_unfinished(hangs: str, published: str) -> None:
+    play = Play(OK, store="s3", number_sample_per_shard=2)
+    with play.bucket.hanging(hangs):
+        running = play.start()
+        running.until(f"has {published}")
+        running.kill()
+        killed = running.wait()
+    assert published in killed.names
+    assert "00001" not in killed.shards
+    outcome = play.run()
+    assert {"2.jpg", "3.jpg"} <= set(outcome.requests)
+    is_whole(outcome)
+
+
 # --- signals ---
 
 

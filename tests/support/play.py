@@ -366,8 +366,9 @@ class Running:
         """Wait for a moment. Raises AssertionError if the command ends before.
 
         `request a.jpg 2`: the web has got so many requests for the file since the command began, by default one.
-        `published 2`: so many shards are finished. `said WORDS`: these stand in what it has written. `starting`,
-        `fetching`, `writing a shard` … as in `tests.support.crash.moments`, where the dataset is in a folder.
+        `published 2`: so many shards are finished. `has 00001.tar`: this file is in the dataset. `said WORDS`: these
+        stand in what it has written. `starting`, `fetching`, `writing a shard` … as in `tests.support.crash.moments`,
+        where the dataset is in a folder.
         """
         has_come = self._moment(wanted)
         until = time.monotonic() + LONG
@@ -418,13 +419,15 @@ class Running:
         if kind == "request":
             name, _, count = argument.partition(" ")
             return lambda: self._play.web.counts[name] - self._counts[name] >= int(count or 1)
+        if kind == "has":
+            return lambda: argument in self._play.names()
         if kind == "said":
             return lambda: argument in self._read()
         if kind == "published":
             return lambda: len(stored.shards(dict.fromkeys(self._play.names(), b""))) >= int(argument)
         if wanted not in MOMENTS:
             raise ValueError(
-                f"no moment {wanted!r}: there are request NAME, published N, said WORDS, {', '.join(MOMENTS)}"
+                f"no moment {wanted!r}: there are request NAME, published N, has FILE, said WORDS, {', '.join(MOMENTS)}"
             )
         folder, most = self._play.folder / self._play.out, len(self._play.rows)  # no run has more shards than rows
         return lambda: moment(self._before, Look.at(folder), most) == wanted

@@ -188,8 +188,9 @@ def python_of(environment: str) -> str:
 
 def missing(environment: str = "", program: str = "") -> str:
     """How to get an environment, or what is to be installed; "" where all is there."""
-    if environment and not (ROOT / f".venv-{environment}" / ".installed").exists():
-        return f"it needs `make .venv-{environment}/.installed`"
+    if environment:
+        is_made = (ROOT / f".venv-{environment}" / ".installed").exists()
+        return "" if is_made else f"it needs `make .venv-{environment}/.installed`"
     return f"{program} is not installed" if program and not shutil.which(program) else ""
 
 

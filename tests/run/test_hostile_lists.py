@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds.config.options import InputOptions
 from any2ds.core.errors import OptionError, ReadError
-from any2ds.readers.sources import Source
 
 FIRST, LAST = b'{"url": "data:,first", "caption": "x", "n": 1}', b'{"url": "data:,last", "caption": "y", "n": 2}'
 
@@ -53,18 +51,18 @@ def test_a_nested_value_is_a_bad_row_at_most(form: str, tmp_path: Path) -> None:
             assert name == "other"
 
 
-def test_a_nested_value_of_a_python_object_is_a_bad_row() -> None:
+def test_a_nested_value_of_a_python_object_is_a_bad_row(tmp_path: Path) -> None:
     value: list[Any] = []
     for _ in range(5000):
         value = [value]
-    source = Source(InputOptions(url_list=[{"url": "data:,a"}, {"url": "data:,b", "x": value}], caption_col="x"))
-    assert [row["url"] for batch in source.batches() for row in batch.to_pylist()] == ["data:,a", None]
+    found = rows_from([{"url": "data:,a"}, {"url": "data:,b", "x": value}], tmp_path, caption_col="x")
+    assert [row["error_code"] for row in found] == [None, "bad_row"]
 
 
-def test_a_frame_may_have_integers_of_more_than_64_bits() -> None:
+def test_a_frame_may_have_integers_of_more_than_64_bits(tmp_path: Path) -> None:
     frame = pd.DataFrame({"url": ["data:,a", "data:,b"], "n": [1, 2**70]}, dtype=object)
-    source = Source(InputOptions(url_list=frame, save_additional_columns=["n"], column_types={"n": "int"}))
-    assert [row["n"] for batch in source.batches() for row in batch.to_pylist()] == [1, None]
+    found = rows_from(frame, tmp_path, save_additional_columns=["n"], column_types={"n": "int"})
+    assert [row["n"] for row in found] == [1, None]
 
 
 NUMBERS = {
@@ -114,22 +112,28 @@ def test_a_header_of_a_million_columns_is_one_short_message(tmp_path: Path) -> N
     columns = ",".join(f"column{number}" for number in range(1_000_000))
     (tmp_path / "list.csv").write_text(f"url,{columns}\ndata:,a{',' * 1_000_000}\n")
     with pytest.raises(ReadError, match="the header has more than 2 MiB") as caught:
-        Source(InputOptions(url_list=str(tmp_path / "list.csv")))
+        rows_of(tmp_path / "list.csv")
     assert len(str(caught.value)) < 200 + len(str(tmp_path))
 
 
-def rows_from(url_list: Any, tmp_path: Path) -> list[str]:
+def rows_from(url_list: Any, tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    """The metadata of a dataset that is made of Python values."""
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-    any2ds.download(url_list, out, distributor="inline", quiet=True, report=False)
-    return pq.read_table(out / "00000.parquet")["url"].to_pylist()  # type: ignore[no-any-return]
+    any2ds.download(url_list, out, distributor="inline", quiet=True, report=False, **options)
+    rows: list[dict[str, Any]] = pq.read_table(out / "00000.parquet").to_pylist()
+    return rows
+
+
+def urls_from(url_list: Any, tmp_path: Path) -> list[str]:
+    return [row["url"] for row in rows_from(url_list, tmp_path)]
 
 
 def test_any_iterable_of_texts_or_dicts_is_a_list(tmp_path: Path) -> None:
     urls = ["data:,b", "data:,a"]
-    assert rows_from((url for url in urls), tmp_path) == urls
-    assert rows_from(dict.fromkeys(urls).keys(), tmp_path) == urls
-    assert rows_from(map(dict, [[("url", url)] for url in urls]), tmp_path) == urls
-    assert rows_from(set(urls), tmp_path) == sorted(urls)
+    assert urls_from((url for url in urls), tmp_path) == urls
+    assert urls_from(dict.fromkeys(urls).keys(), tmp_path) == urls
+    assert urls_from(map(dict, [[("url", url)] for url in urls]), tmp_path) == urls
+    assert urls_from(set(urls), tmp_path) == sorted(urls)
 
 
 @pytest.mark.parametrize(

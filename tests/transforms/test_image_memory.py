@@ -6,18 +6,12 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 import zlib
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
-from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
-from any2ds.core.samples import Sample
 from any2ds.transforms.image import head
-from any2ds.transforms.steps.image import ImageTransform
-from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
 from tests.support.pictures import encoded, photograph, through
 
 SIDE = 14_000
@@ -94,7 +88,7 @@ def with_scans(count: int) -> bytes:
 
 
 def test_a_process_stays_small_whatever_images_claim(tmp_path: Path) -> None:
-    """Here of nine kinds; the one that is decoded takes about as much as one may."""
+    """Here of nine kinds, besides one that is decoded."""
     import pyarrow.parquet as pq
 
     files = {**bombs(), "most.gif": gif(10_900), "scans.jpg": with_scans(5_000)}
@@ -132,43 +126,6 @@ def test_a_larger_area_allows_more_memory() -> None:
     assert found.failure is not None
     asked = message.search(found.failure.detail)
     assert asked is not None
-    step = ImageTransform(
-        MediaOptions(TransformOptions(file_size=16), image=ImageOptions(max_image_area=int(asked[1])))
-    )
-    with pytest.raises(Exception, match="damaged"):  # it is decoded, and has no pixels
-        step(replace_file(found, bombs()["b.png"]))
-
-
-def replace_file(sample: Sample, data: bytes) -> Sample:
-    from any2ds.core.bodies.stored import StoredBody
-
-    return Sample(sample.row, StoredBody.of(data), "png", {"mime_type": "image/png"})
-
-
-def test_memory_of_a_task_that_is_late_counts_until_it_ends() -> None:
-    go, began = threading.Event(), threading.Event()
-    order: list[int] = []
-
-    def work(task: Task, worker_thread: WorkerThread) -> list[list[Sample]]:
-        task.memory = budget.take(100)
-        order.append(task.group)
-        worker_thread.begin()
-        if task.group == 0:
-            began.set()
-            go.wait()
-        return []
-
-    budget = Budget(100)
-    pool = ThreadPool(2, budget, 5.0, work)
-    pool.put(Task(0, []))
-    assert began.wait(30)
-    pool._threads[0].began -= 6  # it is late now
-    assert [task.group for task, made in pool.take()] == [0]
-    pool.put(Task(1, []))
-    assert order == [0]
-    assert not budget._has_room(1)
-    go.set()
-    while pool.queued:
-        list(pool.take(0.1))
-    assert order == [0, 1]
-    pool.close()
+    allowed = through(bombs()["b.png"], "image/png", file_size=16, max_image_area=int(asked[1]))
+    assert allowed.failure is not None
+    assert allowed.failure.code == "not_decodable"  # it is decoded, and has no pixels

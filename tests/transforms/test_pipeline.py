@@ -829,3 +829,32 @@ def test_a_run_ends_by_a_signal_though_its_steps_never_do(
     wait_until_gone(processes)
     assert not list((tmp_path / "out").glob(".any2ds/tmp/*"))
     assert not (tmp_path / "out" / ".any2ds/lock").exists()
+
+
+def test_memory_of_a_task_that_is_late_counts_until_it_ends() -> None:
+    go, began = threading.Event(), threading.Event()
+    order: list[int] = []
+
+    def work(task: Task, worker_thread: WorkerThread) -> list[list[Sample]]:
+        task.memory = budget.take(100)
+        order.append(task.group)
+        worker_thread.begin()
+        if task.group == 0:
+            began.set()
+            go.wait()
+        return []
+
+    budget = Budget(100)
+    pool = ThreadPool(2, budget, 5.0, work)
+    pool.put(Task(0, []))
+    assert began.wait(30)
+    pool._threads[0].began -= 6  # it is late now
+    assert [task.group for task, made in pool.take()] == [0]
+    pool.put(Task(1, []))
+    assert order == [0]
+    assert not budget._has_room(1)
+    go.set()
+    while pool.queued:
+        list(pool.take(0.1))
+    assert order == [0, 1]
+    pool.close()

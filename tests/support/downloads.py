@@ -40,5 +40,5 @@ class Downloads:
                 found.append(action(dl))
                 return iter([("a", {"text": "a"})])
 
-        build(Trial(), self._folder, overwrite=True)
+        build(Trial(), self._folder, download_dir=str(self._folder), overwrite=True)
         return found[0]

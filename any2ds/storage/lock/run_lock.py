@@ -574,7 +574,11 @@ def _make(output: OutputFolder) -> list[str]:
     if output.is_local:
         above = (Path(output.path), *Path(output.path).parents)
         missing = [str(path) for path in above if not os.path.exists(path)]
-        os.makedirs(state, exist_ok=True)
+        try:
+            os.makedirs(state, exist_ok=True)
+        except OSError:  # such as a path that is too long: some folders of it may have been made
+            _remove_if_empty(output, [path for path in missing if os.path.exists(path)])
+            raise
     else:
         missing = _missing(output.fs, output.path)
         output.fs.makedirs(state, exist_ok=True)

@@ -79,3 +79,17 @@ def test_a_clock_that_was_set_ahead_in_a_run_does_not_keep_the_report_away() -> 
     outcome = play.run("report")
     assert outcome.exit_code == 0, outcome.stderr
     assert "report.html" in outcome.names
+
+
+@pytest.mark.parametrize("name", [".any2ds", ".any2ds/tensorboard", ".any2ds/lock"])
+def test_nothing_is_written_through_a_link_in_a_dataset(name: str, rows: str, tmp_path: Path) -> None:
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "made" / name
+    link.parent.mkdir(parents=True)
+    if name.endswith("lock"):
+        elsewhere.write_bytes(b"")
+    else:
+        elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    ended = any2ds_in(tmp_path, rows, "made", "--reporters=tensorboard", *QUIET)
+    assert "is a link, and nothing is written or removed through a link" in " ".join(ended.stderr.split())
+    assert (elsewhere.read_bytes() == b"") if elsewhere.is_file() else not list(elsewhere.iterdir())

@@ -27,6 +27,7 @@ from typing import Any
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
 from any2ds.storage.disk.private import is_private, named_for_user
+from any2ds.storage.disk.regular import refuse_link
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
@@ -572,6 +573,7 @@ def _make(output: OutputFolder) -> list[str]:
         return []
     state = f"{output.path.rstrip('/')}/{layout.STATE_FOLDER}"
     if output.is_local:
+        refuse_link(Path(state))
         above = (Path(output.path), *Path(output.path).parents)
         missing = [str(path) for path in above if not os.path.exists(path)]
         try:

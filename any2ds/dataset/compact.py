@@ -125,7 +125,8 @@ def compact(options: ParsedOptions) -> Compaction:
         index = current_index(dataset)
         is_new = index is None or index.rows_per_file != asked.rows_per_file
         if index is None or is_new:
-            index = _made(output, dataset, asked.rows_per_file)
+            with output.staging_room.watched():
+                index = _made(output, dataset, asked.rows_per_file)
         _remove_others(output, index)
     root = asked.output_folder.rstrip("/")
     files = tuple(f"{root}/{file.name}" for file in index.files)

@@ -44,7 +44,10 @@ def is_name(given: str) -> bool:
 
 def is_source(folder: str) -> bool:
     """Whether the code of a recipe lies there."""
-    name = os.path.basename(os.path.abspath(folder))
+    try:
+        name = os.path.basename(os.path.abspath(folder))
+    except FileNotFoundError:  # the working directory has been deleted
+        return False
     return any(os.path.isfile(os.path.join(folder, file)) for file in (f"{name}.py", "recipe.py"))
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core import layout
-from any2ds.core.errors import OutputError
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
-from any2ds.storage.disk.regular import check_regular, open_regular
+from any2ds.storage.disk.regular import check_regular, open_regular, refuse_link
 from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import remove, staging
 
@@ -138,19 +137,12 @@ class LocalStore:
         self._flush_folders([path.parent])
 
     def _path(self, name: str) -> Path:
-        """Where something is written or removed. Raises OutputError if a folder on the way there is a link.
-
-        A dataset may be somebody else's, whose links lead to files that are none of it.
-        """
+        """Where something is written or removed. Raises OutputError if a folder on the way there is a link."""
         folder = self._root
         *folders, last = name.split("/")
         for part in folders:
             folder = folder / part
-            if folder.is_symlink():
-                raise OutputError(
-                    f"{str(folder)!r} is a link, and nothing is written or removed through a link in a dataset: put the"
-                    " folder itself there, or remove the link"
-                )
+            refuse_link(folder)
         return folder / last
 
     def _brought_over(self, staged: Path, stack: ExitStack) -> Path:

@@ -27,6 +27,7 @@ _NOT_TRIED = (
     NotImplementedError,
     ImportError,
     AttributeError,
+    IndexError,
     TypeError,
     ValueError,
 )

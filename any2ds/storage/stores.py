@@ -137,8 +137,16 @@ class Stores:
         """What fsspec makes of a plain path on this machine; None for anything else, and on Windows."""
         if ":" in url or url.startswith("~") or os.sep != "/" or self._options.keys() & {*LocalFiles.protocol}:
             return None
-        path = url if url.startswith("/") else f"{os.getcwd()}/{'' if url == '.' else url.removeprefix('./')}"
-        return path.rstrip("/") or "/"
+        if url.startswith("/"):
+            return url.rstrip("/") or "/"
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError as error:
+            problem = (
+                f"{url!r} is a path in the working directory, which has been deleted: cd to a directory that exists"
+            )
+            raise InputError(f"{problem}, or give an absolute path") from error
+        return f"{folder}/{'' if url == '.' else url.removeprefix('./')}".rstrip("/") or "/"
 
     def _logged_in(self, kind: Any, url: str) -> Any:
         """Raises InputError if the login fails."""

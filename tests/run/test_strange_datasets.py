@@ -224,10 +224,12 @@ LOOKS = ("verify", "retry --codes=all --quiet", "report", "card")
 def test_what_is_no_file_is_never_waited_for(put: Callable[[Path], None], name: str, dataset: Path) -> None:
     (dataset / name).unlink(missing_ok=True)
     put(dataset / name)
+    rows = dataset.parent / "rows.txt"
+    rows.write_text("data:,a\n")
     for command in (*LOOKS, "download"):
         first, *options = command.split()
         if command == "download":
-            first, options = "data:,a", ["--distributor=inline", "--quiet"]
+            first, options = str(rows), ["--distributor=inline", "--quiet"]
         run = [sys.executable, "-m", "any2ds", first, str(dataset), *options]
         found = subprocess.run(run, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
         assert "unexpected" not in found.stderr, (command, found.stderr)

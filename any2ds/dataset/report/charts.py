@@ -126,8 +126,8 @@ class _Area:
     def x(self, column: float) -> float:
         """The middle of the first column is at 0.5."""
         if self.on_edges:
-            margin = 9.0
-            return self.left + margin + (self.right - self.left - 2 * margin) * (column - 0.5) / (self.columns - 1)
+            margin, steps = 9.0, max(1, self.columns - 1)
+            return self.left + margin + (self.right - self.left - 2 * margin) * (column - 0.5) / steps
         return self.left + (self.right - self.left) * column / self.columns
 
     def y(self, value: float) -> float:
@@ -295,9 +295,9 @@ def _unit_of_time(seconds: float) -> tuple[float, str]:
 
 def _round_steps(top: float, are_counts: bool) -> list[float]:
     """From 0 to `top` or beyond, in two to seven round numbers; of counts none is a fraction."""
-    if top <= 0:
+    if top < 1e-99:  # there are no rounder numbers than 0
         return [0, 1]
     power = 10.0 ** math.floor(math.log10(top))
     step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top <= 5.02 * power * part)
     step = max(1.0, step) if are_counts else step
-    return [round(step * number, 9) for number in range(math.ceil(top / step - 0.02) + 1)]
+    return [float(f"{step * number:.9g}") for number in range(math.ceil(top / step - 0.02) + 1)]

@@ -25,6 +25,7 @@ from any2ds.core.paths import expanded
 from any2ds.core.reports import RunReport
 from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 from any2ds.run.reporters._figures import live_metrics
+from any2ds.storage.disk.regular import refuse_link
 
 _FORMAT = "brain.Event:2"  # what the first event of a file says
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
@@ -70,6 +71,7 @@ def _folder_of(watch: WatchOptions, run: RunInfo) -> Path:
         folder = expanded(watch.tensorboard_dir)
     elif run.output.is_local:
         folder = Path(run.output.path) / layout.TENSORBOARD_FOLDER
+        refuse_link(folder)
     else:
         name = redacted(run.output.url).rstrip("/").rsplit("/", 1)[-1]
         folder = Path("tensorboard") / (re.sub(r"[^\w.-]+", "_", name) or "any2ds")

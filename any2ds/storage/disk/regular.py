@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from any2ds.core.errors import OutputError
+
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """A regular file, to be read. Raises OSError, also for whatever else lies there."""
@@ -18,6 +20,18 @@ def check_regular(path: Path) -> None:
     """Raises OSError if there is something that is neither a file nor a folder."""
     if path.exists() and not path.is_dir() and not path.is_file():
         raise _no_file(path)
+
+
+def refuse_link(path: Path) -> None:
+    """Raises OutputError if a folder or file that is about to be written to is a link.
+
+    A dataset may be somebody else's, whose links lead to files that are none of it.
+    """
+    if path.is_symlink():
+        raise OutputError(
+            f"{str(path)!r} is a link, and nothing is written or removed through a link in a dataset: put the"
+            " folder or file itself there, or remove the link"
+        )
 
 
 def _open(path: str, flags: int) -> int:

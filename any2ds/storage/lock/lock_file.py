@@ -14,6 +14,7 @@ import orjson
 
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, printable
+from any2ds.storage.disk.regular import refuse_link
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.stores import is_object_store
@@ -133,6 +134,7 @@ class LockFile:
     def write(self, content: bytes) -> None:
         """Write over one that is there."""
         if self._path is not None:
+            refuse_link(self._path)
             with open(self._path, "r+b") as stream:  # in place: processes that have it open see the change
                 _write(stream, content)
         else:

@@ -27,6 +27,7 @@ from typing import Any
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
 from any2ds.storage.disk.private import is_private, named_for_user
+from any2ds.storage.disk.regular import refuse_link
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
@@ -572,9 +573,14 @@ def _make(output: OutputFolder) -> list[str]:
         return []
     state = f"{output.path.rstrip('/')}/{layout.STATE_FOLDER}"
     if output.is_local:
+        refuse_link(Path(state))
         above = (Path(output.path), *Path(output.path).parents)
         missing = [str(path) for path in above if not os.path.exists(path)]
-        os.makedirs(state, exist_ok=True)
+        try:
+            os.makedirs(state, exist_ok=True)
+        except OSError:  # such as a path that is too long: some folders of it may have been made
+            _remove_if_empty(output, [path for path in missing if os.path.exists(path)])
+            raise
     else:
         missing = _missing(output.fs, output.path)
         output.fs.makedirs(state, exist_ok=True)

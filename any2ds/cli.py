@@ -30,8 +30,10 @@ _INCOMPLETE = 3  # of a dataset that the same download command completes: nothin
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from any2ds.core.processes.signals import own_process
+    from any2ds.core.terminal.unread import drop_unread
 
     _open_closed_streams()
+    drop_unread()
     own_process()
     gc.set_threshold(200_000, 20, 20)  # what is loaded is no garbage: looking for it takes a tenth of a short run
     code = 130

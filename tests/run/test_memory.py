@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +13,8 @@ from pathlib import Path
 import brotli
 import pyarrow.parquet as pq
 import pytest
+
+from tests.support import memory
 
 # Bytes. A run of few small files takes about 190 MB; what is tried below took from 0.7 to 3 GB.
 BOUND = 450_000_000
@@ -56,11 +55,7 @@ def serving(answer: bytes, hosts: int, ends: bool) -> Iterator[list[str]]:
 def peak(urls: Sequence[str], folder: Path, *options: str) -> int:
     """Bytes that the command for these rows takes at most, all in one process."""
     (folder / "urls.txt").write_text("\n".join(urls))
-    command = [sys.executable, "-m", "any2ds", "urls.txt", "out", "--distributor=inline", "--quiet", *options]
-    process = subprocess.Popen(command, cwd=folder)
-    _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = 0
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return memory.peak(["urls.txt", "out", "--distributor=inline", "--quiet", *options], folder)
 
 
 def head(*headers: str) -> str:

@@ -1,28 +1,19 @@
 """Images that are small files and large in memory: they fail alone, and their process stays small."""
 
 import io
-import json
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 from PIL import Image
 
 from any2ds.transforms.image import head
+from tests.support.memory import peak
 from tests.support.pictures import encoded, photograph, through
 
 SIDE = 14_000
 MOST = 1_500_000_000  # bytes of a process
-RUN = """
-import json, resource, sys
-import any2ds
-any2ds.download(sys.argv[1], sys.argv[2], distributor="inline", quiet=True, file_size=64, allow_schemes=("file",),
-    output_format="parquet")
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-"""
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
@@ -95,12 +86,12 @@ def test_a_process_stays_small_whatever_images_claim(tmp_path: Path) -> None:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "list.txt").write_text("".join(f"file://{tmp_path}/{name}\n" for name in files))
-    run = [sys.executable, "-c", RUN, str(tmp_path / "list.txt"), str(tmp_path / "out")]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    options = ["--distributor=inline", "--quiet", "--file_size=64", "--allow_schemes=file", "--output_format=parquet"]
+    used = peak(["list.txt", "out", *options], tmp_path)
     rows = pq.read_table(tmp_path / "out" / "00000.parquet", columns=["url", "error_code"]).to_pylist()
     codes = {Path(row["url"]).name: row["error_code"] for row in rows}
     assert codes == {**dict.fromkeys(bombs(), "too_many_pixels"), "most.gif": None, "scans.jpg": "not_decodable"}
-    assert json.loads(done.stdout) < MOST
+    assert used < MOST
 
 
 def test_an_image_with_more_scans_than_encoders_make_is_not_decoded() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import any2ds
 from any2ds.testing.server import serve
+from tests.support.params import sampled
 from tests.support.play import Play, Row, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
@@ -273,7 +274,7 @@ def test_a_dataset_can_be_sent_to_another_process(output_format: str) -> None:
 # --- places ---
 
 
-@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize("output_format", sampled(FORMATS, 2))
 def test_a_dataset_in_a_bucket_is_read(output_format: str, tmp_path: Path) -> None:
     play = made(output_format, store="s3")
     with play.inside():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.params import sampled
 from tests.support.play import Outcome, Play, Row, Victims, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
@@ -81,6 +82,7 @@ def test_a_run_whose_workers_are_killed_ends_well_by_itself() -> None:
     is_whole(outcome)
 
 
+@pytest.mark.slow  # the lock of the dead has to run out
 def test_a_dataset_in_a_bucket_is_completed_after_a_kill() -> None:
     play = Play(LAST_IS_HELD, store="s3", number_sample_per_shard=2, timeout=0)
     killed = play.run(kill_at="published 2")
@@ -406,7 +408,7 @@ def test_a_lower_limit_removes_nothing() -> None:
 # --- several at once ---
 
 
-@pytest.mark.parametrize("store", ["folder", "s3"])
+@pytest.mark.parametrize("store", sampled(["folder", "s3"]))
 def test_while_a_run_is_at_work_other_commands_that_change_its_dataset_are_refused(store: str) -> None:
     play = Play(LAST_IS_HELD, store=store, number_sample_per_shard=2, timeout=0)
     running = play.start()

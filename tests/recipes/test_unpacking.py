@@ -13,6 +13,7 @@ import pytest
 
 from any2ds.core.errors import RunError
 from tests.support.downloads import Downloads
+from tests.support.params import sampled
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ ATTACKS: dict[str, Callable[[Path], list[tuple[tarfile.TarInfo, bytes]]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("mode", sampled(["w:gz", "w", "w:bz2", "w:xz"]))
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_tar_leads_out_of_its_folder(attack: str, mode: str, victim: Path, dl: Downloads, tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "evil.tar", ATTACKS[attack](victim), mode)

@@ -16,6 +16,7 @@ import pytest
 import any2ds
 from any2ds.core.errors import Any2dsError, UsageError
 from any2ds.dataset import own_code
+from tests.support.params import sampled
 
 QUIET: dict[str, Any] = {"distributor": "inline", "quiet": True, "report": False}
 Command = Callable[[Path], object]
@@ -214,12 +215,14 @@ LOOKS = ("verify", "retry --codes=all --quiet", "report", "card")
 
 @pytest.mark.parametrize(
     ("put", "name"),
-    [
-        (make_pipe, ".any2ds/run"),
-        (make_pipe, "00000.parquet"),
-        (make_socket, "00000_stats.json"),
-        (link_to_device, ".any2ds/shards"),
-    ],
+    sampled(
+        [
+            (make_pipe, "00000.parquet"),
+            (make_pipe, ".any2ds/run"),
+            (make_socket, "00000_stats.json"),
+            (link_to_device, ".any2ds/shards"),
+        ]
+    ),
 )
 def test_what_is_no_file_is_never_waited_for(put: Callable[[Path], None], name: str, dataset: Path) -> None:
     (dataset / name).unlink(missing_ok=True)

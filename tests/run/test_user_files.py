@@ -271,7 +271,7 @@ class TestOtherFiles:
             words = refused(tmp_path, grown, out, incremental_mode=mode)
             assert f"holds {name}, which any2ds did not write and would write over: nothing was changed" in words
 
-    @pytest.mark.parametrize("mode", ["incremental", "extend", "overwrite"])
+    @pytest.mark.parametrize("mode", sampled(["incremental", "extend", "overwrite"]))
     def test_a_run_of_more_rows_that_is_killed_at_any_step_goes_on(self, tmp_path: Path, mode: str) -> None:
         path = text_list(tmp_path / "a.txt", *range(2))
         for step in range(1, 26, 3):
@@ -288,6 +288,7 @@ class TestOtherFiles:
 DYING = """
 import os, sys
 import any2ds
+from tests.support.params import sampled
 
 path, root, mode = sys.argv[1:]
 

@@ -17,6 +17,7 @@ import pytest
 from any2ds import download
 from any2ds.core.errors import OutputError
 from any2ds.core.reports import RunReport
+from tests.support.params import sampled
 
 Run = Callable[..., RunReport]
 
@@ -288,7 +289,6 @@ class TestOtherFiles:
 DYING = """
 import os, sys
 import any2ds
-from tests.support.params import sampled
 
 path, root, mode = sys.argv[1:]
 

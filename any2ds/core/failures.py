@@ -207,7 +207,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_many_pixels": FailureCode(
         False,
-        "an image with more pixels than --max_image_area, or a frame of video",
+        "an image with more pixels than --max_image_area, or that takes too much memory to decode, or a frame of video",
         "Raise --max_image_area if you want them, and have the memory.",
     ),
     "aspect_ratio": FailureCode(

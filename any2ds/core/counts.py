@@ -19,6 +19,14 @@ def count(value: Any, name: str = "a count") -> int:
     return int(value)
 
 
+def positive(value: Any, name: str) -> float:
+    """Raises ValueError, which names the value, if it is no number from 0 on."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST:
+        raise ValueError(f"{name} is {str(value)[:50]!r}, which is no number from 0 on")
+    return float(value)
+
+
 def counts(value: Any, name: str) -> dict[str, int]:
     """A count for each name. Raises ValueError."""
     if value is not None and not isinstance(value, dict):

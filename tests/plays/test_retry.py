@@ -1,5 +1,6 @@
 """`any2ds retry` downloads again what failed: keys and order stay, and what was stored before is as it was."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,26 @@ def test_duplicates_of_a_row_that_is_recovered_stay_duplicates() -> None:
     assert play.run().codes == {"http_503": 1, "duplicate": 1}
     outcome = play.run("retry")
     assert (outcome.codes, outcome.requests.total()) == ({"success": 1, "duplicate": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"latencies": [1, "x", None]},
+        {"robots_bytes": "9" * 200},
+        {"robots_seconds": [1]},
+        {"attempts": -1},
+        {"processed": [[]]},
+        {"not_processed": [[]]},
+        {"bytes": "x"},
+    ],
+)
+def test_statistics_that_cannot_be_added_to_are_named_and_nothing_is_replaced(damage: dict[str, object]) -> None:
+    play = Play({"a.txt": "ok", "b.txt": ["http_503", "ok"]})
+    before = play.run()
+    stats = Path(play.path, "00000_stats.json")
+    stats.write_text(json.dumps({**json.loads(stats.read_text()), **damage}))
+    outcome = play.run("retry")
+    assert outcome.exit_code == 1
+    assert "00000_stats.json cannot be understood" in outcome.screen
+    assert outcome.files["00000.tar"] == before.files["00000.tar"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core.bodies.stored import SpoolFile
+from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.members import Members, column
@@ -18,13 +19,14 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.reports import not_processed_in
 from any2ds.core.rows import ShardJob
 from any2ds.core.samples import Sample, Samples, StoredSample, outcome_of, part_of
+from any2ds.core.stats import check_sums
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.kept_files import KeptFiles, read_kept
 from any2ds.worker.shard_stats import ShardStats
-from any2ds.writers.previous_shard import PreviousShard, SamplesByKey
+from any2ds.writers.previous_shard import REPAIR, PreviousShard, SamplesByKey
 
 
 class Merge:
@@ -157,6 +159,11 @@ class Merge:
     def _stats(self, stats: ShardStats, tried: ShardStats, data_bytes: int | None) -> dict[str, Any]:
         """The statistics: `stats` of the whole shard, times and costs of `tried` added to the previous ones."""
         before = dict(self._previous.stats)
+        try:
+            check_sums(before)
+        except ValueError as error:
+            name = self._layout.stats_name(self._job.shard_id)
+            raise DamagedShard(f"{name} cannot be understood: {error}; {REPAIR}") from error
         if len(self._previous.rows_of) != self._job.count:
             before.pop("urls_sha256", None)  # of the rows that it had
         if stats.bytes is None:

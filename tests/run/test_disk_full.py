@@ -202,7 +202,7 @@ def test_a_full_disk_is_told_from_other_trouble() -> None:
     errors: list[BaseException] = []
     for write in (
         lambda path: Path(path).write_bytes(b"x"),
-        lambda path: pq.write_table(pa.table({"a": [1]}), path),
+        lambda path: pq.write_table(pa.table({"a": [1]}), pa.OSFile(path, "wb")),  # by its name it would be removed
     ):
         try:
             write("/dev/full")

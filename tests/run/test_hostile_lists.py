@@ -151,3 +151,21 @@ def test_absurd_options_are_refused_before_anything_is_written(options: dict[str
         any2ds.download(["data:,a"], tmp_path / "out", **options)
     assert len(str(caught.value)) < 600
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_block_of_which_each_row_is_bad_does_not_end_the_list(end: str, tmp_path: Path) -> None:
+    """A row of megabytes is a block of its own, and so are those behind it."""
+    deep = '{"q":' * 988 + "1" + "}" * 988
+    junk = '[{"k":' * 300_000 + "1" + "}]" * 300_000
+    rows = [
+        '{"url": "data:,a", "caption": "x"}',
+        f'{{"url": "data:,b", "junk": {junk}, "caption": "y"}}',
+        f'{{"url": "data:,c", "caption": {deep}}}',
+        '{"url": "data:,d", "caption": "last"}',
+    ]
+    (tmp_path / "list.jsonl").write_text("\n".join(rows) + end)
+    found = rows_of(tmp_path / "list.jsonl", caption_col="caption")
+    assert [row["error_code"] for row in found][::2] == [None, "bad_row"]
+    assert found[-1]["url"] == "data:,d"
+    assert len(found) == 4

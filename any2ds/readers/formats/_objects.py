@@ -81,13 +81,13 @@ def to_batches(
             elif bad:
                 yield with_bad_rows(_nothing(columns.names, types), bad)
             continue
-        if is_first:
+        was_first, is_first = is_first, False
+        if was_first:
             _require(columns, objects, schema is not None)
-            is_first = False
         own = [number for number, item in zip(numbers, items, strict=True) if not isinstance(item, BadRow)]
         batch, misfits = _typed(objects, columns, types)
         reasons = {row: BadRow(f"{place} {own[row]}", reason) for row, reason in misfits.items()}
-        if schema is None and len(misfits) == len(objects):  # none of them says what the list is
+        if was_first and schema is None and len(misfits) == len(objects):  # none of them says what the list is
             raise reasons[min(reasons)].error
         if known is not None:
             known.update(types)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import any2ds
 from any2ds.core.errors import OptionError, ReadError
+from any2ds.core.reports import IncompleteRun
 
 FIRST, LAST = b'{"url": "data:,first", "caption": "x", "n": 1}', b'{"url": "data:,last", "caption": "y", "n": 2}'
 
@@ -169,3 +171,13 @@ def test_a_block_of_which_each_row_is_bad_does_not_end_the_list(end: str, tmp_pa
     assert [row["error_code"] for row in found][::2] == [None, "bad_row"]
     assert found[-1]["url"] == "data:,d"
     assert len(found) == 4
+
+
+def test_a_row_group_that_is_compressed_beyond_measure_is_not_decoded(tmp_path: Path) -> None:
+    schema = pa.schema({"url": pa.string(), "c": pa.string()})
+    with pq.ParquetWriter(tmp_path / "list.parquet", schema, compression="zstd", use_dictionary=False) as writer:
+        for caption in ("x", "w" * 300_000_000, "y"):
+            writer.write_table(pa.table({"url": ["data:,a"], "c": [caption]}, schema))
+    with pytest.raises(IncompleteRun, match="row group 1, column 'c'"):
+        rows_of(tmp_path / "list.parquet", caption_col="c")
+    assert len(rows_of(tmp_path / "list.parquet")) == 3  # where nobody wants the column

@@ -281,7 +281,7 @@ def byte_count_or_0(value: Any) -> int:
 @accepting("Path")
 def local_folder(value: Any) -> str:
     found = path(value)
-    if "://" in found:
+    if re.match(r"\w[\w+.-]+:/", found):  # also s3:/x, which libraries take for a store
         raise ValueError("a folder of this machine")
     return found
 

@@ -22,6 +22,7 @@ import contextlib
 import functools
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -336,6 +337,8 @@ class Play:
     def inside(self) -> Iterator[Callable[[], dict[str, str]]]:
         """This process has the folder and the environment of the play; gives what is said meanwhile."""
         former, stdout, stderr = Path.cwd(), io.StringIO(), io.StringIO()
+        logger = logging.getLogger("any2ds")  # which a command line sets up for the process that it has to itself
+        logs = logger.handlers[:], logger.propagate, logger.level
         os.chdir(self.folder)
         try:
             with (
@@ -346,6 +349,8 @@ class Play:
                 _forget_stores()
                 yield lambda: {"stdout": stdout.getvalue(), "stderr": stderr.getvalue()}
         finally:
+            logger.handlers[:], logger.propagate, level = logs
+            logger.setLevel(level)
             _forget_stores()
             os.chdir(former)
 

@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import zlib
@@ -337,8 +338,10 @@ class Play:
     def inside(self) -> Iterator[Callable[[], dict[str, str]]]:
         """This process has the folder and the environment of the play; gives what is said meanwhile."""
         former, stdout, stderr = Path.cwd(), io.StringIO(), io.StringIO()
-        logger = logging.getLogger("any2ds")  # which a command line sets up for the process that it has to itself
-        logs = logger.handlers[:], logger.propagate, logger.level
+        # What a command line sets up for the process that it has to itself:
+        loggers = [logging.getLogger("any2ds"), logging.getLogger("py.warnings")]
+        logs = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+        hook = threading.excepthook
         os.chdir(self.folder)
         try:
             with (
@@ -349,8 +352,11 @@ class Play:
                 _forget_stores()
                 yield lambda: {"stdout": stdout.getvalue(), "stderr": stderr.getvalue()}
         finally:
-            logger.handlers[:], logger.propagate, level = logs
-            logger.setLevel(level)
+            for logger, handlers, propagate, level in logs:
+                logger.handlers[:], logger.propagate = handlers, propagate
+                logger.setLevel(level)
+            logging.captureWarnings(False)
+            threading.excepthook = hook
             _forget_stores()
             os.chdir(former)
 

@@ -280,14 +280,11 @@ def run(given: Sequence[str]) -> int:
     except Terminated:
         code, message, trace = 143, "; ".join(filter(None, ("terminated", command.if_stopped))), ""
     except SystemExit as error:  # of a recipe, a step or a library: the command is not done
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{last.filename}:{last.lineno}"
-        code, message, trace = 1, f"sys.exit({error.code!r}) was called at {where}", traceback.format_exc()
+        message = f"sys.exit({error.code!r}) was called at {_place_of(error)}"
+        code, trace = 1, traceback.format_exc()
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{last.filename}:{last.lineno}"
-        if RunOptions in command.groups and name != "build":
-            where = "--log_level=debug shows where"
+        is_ours = RunOptions in command.groups and name != "build"  # errors of a build are mostly its recipe's
+        where = "--log_level=debug shows where" if is_ours else _place_of(error)
         # What the system refuses, such as a name that is too long, is no fault of ours.
         what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
@@ -303,6 +300,12 @@ def run(given: Sequence[str]) -> int:
     # A list or a server may have put control characters into the message.
     _print_error(_fitting("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr))
     return code
+
+
+def _place_of(error: BaseException) -> str:
+    """File and line that have raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 def _option_of(given: Sequence[str], options: ParsedOptions | None, name: str) -> Any:

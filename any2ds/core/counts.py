@@ -9,8 +9,7 @@ MOST = 2**53  # as JSON has them everywhere
 
 def count(value: Any, name: str = "a count") -> int:
     """Raises ValueError, which names the value, if it cannot be how many there are of something."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= MOST or value != int(value):
+    if not _is_magnitude(value) or value != int(value):
         try:
             shown = repr(value)
         except (ValueError, RecursionError):
@@ -21,10 +20,13 @@ def count(value: Any, name: str = "a count") -> int:
 
 def positive(value: Any, name: str) -> float:
     """Raises ValueError, which names the value, if it is no number from 0 on."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= MOST:
+    if not _is_magnitude(value):
         raise ValueError(f"{name} is {str(value)[:50]!r}, which is no number from 0 on")
     return float(value)
+
+
+def _is_magnitude(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST
 
 
 def counts(value: Any, name: str) -> dict[str, int]:

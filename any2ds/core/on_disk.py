@@ -18,7 +18,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def on_disk(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same batches, of any schemas, whose values are in temporary files that end with them.
+    """Equal batches, of any schemas, whose values are in temporary files that end with them.
 
     Raises DiskFull, OSError.
     """
@@ -29,7 +29,7 @@ def on_disk(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def held(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same batches, of which no more than MOST_IN_MEMORY are in memory. Raises DiskFull, OSError."""
+    """Equal batches, of which no more than MOST_IN_MEMORY are in memory. Raises DiskFull, OSError."""
     found: list[pa.RecordBatch] = []
     in_memory = size = 0
     for batch in batches:

@@ -102,7 +102,7 @@ class Separated:
             if line.strip("\r\n"):
                 reader = csv.reader(chain(islice(lines, number, None), [_END]), delimiter=self.delimiter)
                 names = next(reader)
-                # Of a longer line only the beginning is here.
+                # A longer line is here with its beginning only.
                 size = sum(map(len, lines[number : number + reader.line_num]))
                 if names[-1].endswith(_END) or size > LONGEST_ROW:
                     why = f"the header has more than {LONGEST_ROW >> 20} MiB"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from any2ds import beam
     from any2ds.core.declaration import transform
     from any2ds.dataset.card.card import card
-    from any2ds.dataset.compact import compact
     from any2ds.dataset.features import (
         Audio,
         Bytes,
@@ -71,7 +70,6 @@ __all__ = [
     "beam",
     "build",
     "card",
-    "compact",
     "download",
     "estimate",
     "finish",
@@ -95,7 +93,6 @@ _COMMANDS = {
     "UrlRows": "recipes.recipe",
     "build": "recipes.build",
     "card": "dataset.card.card",
-    "compact": "dataset.compact",
     "download": "run.download",
     "estimate": "forecast.estimate",
     "finish": "run.finish",

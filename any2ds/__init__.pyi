@@ -20,7 +20,6 @@ from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
 from any2ds.dataset.card.card import Card as Card
-from any2ds.dataset.compact import Compaction as Compaction
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -32,11 +31,10 @@ from any2ds.dataset.features import Tensor as Tensor
 from any2ds.dataset.features import Text as Text
 from any2ds.dataset.features import Video as Video
 from any2ds.dataset.features import parse_bool as parse_bool
-from any2ds.dataset.figures import Figures as Figures
-from any2ds.dataset.inspect import Overview as Overview
 from any2ds.dataset.load.load import load as load
 from any2ds.dataset.load.splits import split as split
-from any2ds.dataset.verify.verify import VerifyReport as VerifyReport
+from any2ds.dataset.summary import Summary as Summary
+from any2ds.dataset.verify.report import VerifyReport as VerifyReport
 from any2ds.forecast.result import Estimate as Estimate
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
@@ -70,7 +68,6 @@ __all__ = [
     "beam",
     "build",
     "card",
-    "compact",
     "download",
     "estimate",
     "finish",
@@ -229,14 +226,12 @@ def download(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
-    tensorboard_dir: str | Path | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "wandb"]] | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
     wandb_entity: str | None = None,
     wandb_run_name: str | None = None,
-    wandb_samples: int = 64,
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
@@ -379,14 +374,12 @@ def download(
         log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
         log_format: format of progress lines: text, or json, an object per line (default: text)
         report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb (default: None)
-        tensorboard_dir: local folder for the reporter tensorboard (needs reporters=tensorboard) (default: .any2ds/tensorboard in a local output folder, else tensorboard/ and its name)
+        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
         wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
-        wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and
@@ -471,17 +464,15 @@ def retry(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
-    tensorboard_dir: str | Path | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "wandb"]] | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
     wandb_entity: str | None = None,
     wandb_run_name: str | None = None,
-    wandb_samples: int = 64,
     config: str | Path | None = None,
 ) -> RunReport:
-    """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place.
+    """Fetch failed rows of the dataset in `output_folder` again, into new shards behind the others.
 
     Which rows are tried again:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
@@ -541,18 +532,16 @@ def retry(
         log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
         log_format: format of progress lines: text, or json, an object per line (default: text)
         report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb (default: None)
-        tensorboard_dir: local folder for the reporter tensorboard (needs reporters=tensorboard) (default: .any2ds/tensorboard in a local output folder, else tensorboard/ and its name)
+        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
         wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
-        wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
         config: YAML or JSON file with any of these; what is given here wins
 
-    Returns the figures of the rows that were tried again; `skipped_shards` had none. Raises UsageError if it cannot
-    start, and IncompleteRun, with the figures, if shards could not be read or written: they are as they were."""
+    Returns the figures of the rows that were tried again. Raises UsageError if it cannot start, and IncompleteRun,
+    with the figures, if shards could not be read or written."""
 
 def estimate(
     url_list: Any,
@@ -697,14 +686,12 @@ def estimate(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
-    tensorboard_dir: str | Path | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "wandb"]] | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
     wandb_entity: str | None = None,
     wandb_run_name: str | None = None,
-    wandb_samples: int = 64,
     sample: int = 2000,
     from_dataset: str | Path | None = None,
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
@@ -850,14 +837,12 @@ def estimate(
         log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
         log_format: format of progress lines: text, or json, an object per line (default: text)
         report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb (default: None)
-        tensorboard_dir: local folder for the reporter tensorboard (needs reporters=tensorboard) (default: .any2ds/tensorboard in a local output folder, else tensorboard/ and its name)
+        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
         wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
-        wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
     What is estimated:
         sample: rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per host_delay, for 10 s (small lists, a single host) or 30 s (default: 2000)
         from_dataset: take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its list is the default of url_list (default: None)
@@ -907,7 +892,7 @@ def inspect(
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     json: str | Path | None = None,
     config: str | Path | None = None,
-) -> Overview:
+) -> Summary:
     """Say what is in a dataset: how many rows, what became of them, how much they take, and some samples.
 
     What is looked at:
@@ -928,7 +913,7 @@ def report(
     open: bool = False,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     config: str | Path | None = None,
-) -> Figures:
+) -> Summary:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures.
 
     What is reported:
@@ -940,7 +925,7 @@ def report(
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
-    Returns the figures. Raises UsageError for a folder that holds no dataset, or a file that cannot be written."""
+    Returns the summary. Raises UsageError for a folder that holds no dataset, or a file that cannot be written."""
 
 def card(
     output_folder: str | Path,
@@ -1108,14 +1093,12 @@ def build(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
-    tensorboard_dir: str | Path | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "wandb"]] | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
     wandb_entity: str | None = None,
     wandb_run_name: str | None = None,
-    wandb_samples: int = 64,
     config: str | Path | None = None,
 ) -> RunReport:
     """Make the dataset of a recipe in `data_dir`/name/config/version.
@@ -1246,36 +1229,16 @@ def build(
         log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
         log_format: format of progress lines: text, or json, an object per line (default: text)
         report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb (default: None)
-        tensorboard_dir: local folder for the reporter tensorboard (needs reporters=tensorboard) (default: .any2ds/tensorboard in a local output folder, else tensorboard/ and its name)
+        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
         wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
-        wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
     shards could not be written."""
-
-def compact(
-    output_folder: str | Path,
-    *,
-    rows_per_file: int = 5000000,
-    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    config: str | Path | None = None,
-) -> Compaction:
-    """Write the metadata of all finished shards into few parquet files, in the order of the shards.
-
-    What is compacted:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        rows_per_file: rows of a file, after which the next shard begins another one (default: 5000000)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
-        config: YAML or JSON file with any of these; what is given here wins
-
-    Returns the files, which any parquet reader takes. Raises UsageError for a folder that holds no dataset, or in
-    which a run is at work, and OutputError if the metadata of a shard cannot be read."""
 
 def finish(
     output_folder: str | Path,

@@ -93,14 +93,6 @@ def _finish(options: ParsedOptions) -> int:
     return 0 if completion.is_whole else 1
 
 
-def _compact(options: ParsedOptions) -> int:
-    from any2ds.core.errors import printable
-    from any2ds.dataset.compact import compact
-
-    _print(_fitting(printable(str(compact.run(options))), sys.stdout))
-    return 0
-
-
 def _retry(options: ParsedOptions) -> int:
     from any2ds.run.start import started_ahead
 
@@ -113,7 +105,8 @@ def _retry(options: ParsedOptions) -> int:
 
 def _verify(options: ParsedOptions) -> int:
     from any2ds.core.errors import printable
-    from any2ds.dataset.verify.verify import lines, verify
+    from any2ds.dataset.verify.report import lines
+    from any2ds.dataset.verify.verify import verify
 
     (wanted,) = options.groups
     report = verify.run(options)
@@ -126,17 +119,18 @@ def _verify(options: ParsedOptions) -> int:
 
 def _inspect(options: ParsedOptions) -> int:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.inspect import inspect, show
+    from any2ds.dataset.inspect import inspect
+    from any2ds.dataset.screen import show
 
     (wanted,) = options.groups
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
-    overview = inspect.run(options)
+    summary = inspect.run(options)
     if wanted.json:
-        _write_json(overview.to_json(), wanted.json)
+        _write_json(summary.to_json(), wanted.json)
     if wanted.json != "-":
         with standard_output() as stream:
-            show(overview, stream)
+            show(summary, stream)
     return 0
 
 
@@ -244,7 +238,6 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "inspect": _inspect,
     "report": _report,
     "card": _card,
-    "compact": _compact,
     "finish": _finish,
     "build": _build,
     "new": _new,

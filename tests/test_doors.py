@@ -16,14 +16,15 @@ LISTED = TESTS / "doors.txt"
 PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 # Values that flow from room to room, and functions of values alone: their tests need no files, sockets or clock.
 PURE = {
-    "core": "errors failures filetypes histogram layout metrics reports rows samples schemes shares stats text version",
+    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes shares stats text"
+    " version",
     "config": "parsers needs",
     "fetch": "policy urls engines.encodings",
     "readers": "plan formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",
-    "run": "ledger diagnosis",
-    "dataset": "load.order load.expressions figures summary",
+    "run": "ledger diagnosis place",
+    "dataset": "load.order load.expressions summary sums expected shard_list",
     "forecast": "advice model prices sketches simulation",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]

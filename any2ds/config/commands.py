@@ -145,11 +145,6 @@ COMMANDS: Mapping[str, Command] = {
         [recipes.RecipesOptions],
         (),
     ),
-    "compact": Command(
-        "any2ds compact OUTPUT_FOLDER [--rows_per_file=5000000]",
-        "gather the metadata in few files, for queries",
-        [options.CompactOptions],
-    ),
     "finish": Command(
         "any2ds finish OUTPUT_FOLDER",
         "write the files about a dataset made with --rank",

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from any2ds.config.commands import COMMANDS, FIRST_WORDS, SHORT_NAMES
 from any2ds.config.options import OptionInfo, declared
 
-_FILES = frozenset(
-    {"url_list", "output_folder", "output", "json", "cookies", "staging_dir", "tensorboard_dir", "config"}
-)
+_FILES = frozenset({"url_list", "output_folder", "output", "json", "cookies", "staging_dir", "config"})
 _CONFIG = "YAML or JSON file with options"
 _HELP = "show the help; --help=all: all options"
 _LONGEST = 70  # characters of a description

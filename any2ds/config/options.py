@@ -600,15 +600,6 @@ class CardOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactOptions:
-    """What is compacted"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    rows_per_file: int = option("rows of a file, after which the next shard begins another one", integer(1), 5_000_000)
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-
-
-@dataclass(frozen=True, slots=True)
 class ReportOptions:
     """What is reported"""
 

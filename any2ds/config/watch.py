@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from any2ds.config.parsers import boolean, integer, local_folder, number, one_of, option, optional, parts, text
+from any2ds.config.parsers import boolean, integer, number, one_of, option, optional, parts, text
 
 _WANDB = "enable_wandb or reporters=wandb"
 
@@ -23,16 +23,9 @@ class WatchOptions:
     )
     report: bool = option("write report.html into the output folder when the run ends", boolean, True)
     reporters: tuple[str, ...] | None = option(
-        "further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb",
+        "further reporters, separated by commas: jsonl, prometheus, wandb",
         optional(parts("reporters")),
         None,
-    )
-    tensorboard_dir: str | None = option(
-        "local folder for the reporter tensorboard",
-        optional(local_folder),
-        None,
-        ".any2ds/tensorboard in a local output folder, else tensorboard/ and its name",
-        needs="reporters=tensorboard",
     )
     metrics_port: int | None = option(
         "port for Prometheus, which turns that reporter on; 0 for any free port",
@@ -46,9 +39,6 @@ class WatchOptions:
     )
     wandb_run_name: str | None = option(
         "name of the run in Weights & Biases", optional(text), None, "that of the output folder", needs=_WANDB
-    )
-    wandb_samples: int = option(
-        "samples with thumbnails in a table of Weights & Biases; 0 for none", integer(0, 10_000), 64, needs=_WANDB
     )
 
     @property

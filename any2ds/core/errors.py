@@ -235,8 +235,6 @@ class Unreachable(OutputError):
 class OutputInUse(OutputError):
     """Another run is at work in the output folder; the words say which."""
 
-    command = ""  # what the other one does, where that is known
-
 
 class MissingExtra(UsageError):
     """A library is missing that `wanted` needs. `extra` is the name in `pip install any2ds[extra]` that brings it;

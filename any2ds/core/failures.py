@@ -25,6 +25,14 @@ STATUS_OF_STAGE: Mapping[str, str] = {
 }
 
 
+STEP_CODES = frozenset({
+    "not_decodable", "not_encodable", "bad_boxes", "not_blurrable", "bad_clips", "too_small", "too_many_pixels",
+    "aspect_ratio", "too_short", "too_long", "unpacks_too_large", "empty_archive", "transform_timeout",
+    "transform_crash", "hash_mismatch", "transform_error",
+})  # fmt: skip
+"""Codes of rows that were downloaded, and failed in a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailureCode:
     transient: bool  # whether another attempt can help

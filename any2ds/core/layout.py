@@ -11,24 +11,25 @@ dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or 
 
 In `.any2ds/`:
 
-run                      what decides which row is in which shard
+run                      what decides which row is in which shard; written once, as are the next three
+segments/0000            where rows of a list, or of a retry, have their shards, by number
+segments/0000.end        how many rows and shards that are, once a run has read the rows to the end
+segments/0000.rows       the rows of a retry, under the keys that they have; a parquet file
+building                 a recipe has not made all shards yet
 recipe                   what a recipe says of its dataset: features, splits, version
 shards                   the list of finished shards
-lock, lock.flock         which run is at work here; gone when it has ended
-lock-rank-3-of-8         the same for each of several that share the shards
+lock                     which run is at work here, locked by it; gone when it has ended
+workers                  locked by each of its worker processes
+lock-rank-3-of-8,
+workers-rank-3-of-8      the same for each of several that share the shards
 wandb                    which run of Weights & Biases tells of this dataset; `wandb-rank-3-of-8` of that one
 progress/<time>.log      how runs went, of the reporter jsonl
-tensorboard/             the same for TensorBoard
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
 work/overtime/           which transfers outlast the turn of their process at a host, by the names of files
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
-compact/index            which files have the metadata of all shards, after `any2ds compact`
-compact/<id>/00000.metadata   such a file, parquet
-kept/00000.kept          where rows have several URLs: files of failed rows that arrived, for `retry`; a tar file
 report.html              with a preset, in whose datasets nothing else may lie in sight
-tmp/<run>/               shards being written; renamed into place when they are whole
-swap/00000/              the new version of a shard that is about to replace the previous one
+tmp/any2ds-<machine>-<random>/  shards that a process writes; renamed into place when they are whole
 probe-0123abcd           for a moment: whether the folder can be written
 """
 
@@ -41,8 +42,13 @@ from typing import Any
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
+SEGMENTS_FOLDER = f"{STATE_FOLDER}/segments"
+SEGMENT_END = ".end"
+SEGMENT_ROWS = ".rows"
+BUILDING_FILE = f"{STATE_FOLDER}/building"
 RECIPE_FILE = f"{STATE_FOLDER}/recipe"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
+WORKERS_FILE = f"{STATE_FOLDER}/workers"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
 TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
 REPORT_FILE = "report.html"
@@ -55,18 +61,12 @@ REPORT_OUT_OF_SIGHT = f"{STATE_FOLDER}/{REPORT_FILE}"
 FOLDER_FILES = (SHARDS_FILE, REPORT_FILE, REPORT_OUT_OF_SIGHT)
 WANDB_FILE = f"{STATE_FOLDER}/wandb"
 PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
-TENSORBOARD_FOLDER = f"{STATE_FOLDER}/tensorboard"
-WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
+WATCHING = (WANDB_FILE, PROGRESS_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
 OVERTIME_FOLDER = f"{WORK_FOLDER}/overtime"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
-COMPACT_FOLDER = f"{STATE_FOLDER}/compact"
-COMPACT_INDEX = f"{COMPACT_FOLDER}/index"
-KEPT_FOLDER = f"{STATE_FOLDER}/kept"
-KEPT_END = ".kept"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
-SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
 
 _STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
@@ -132,10 +132,6 @@ class Layout:
         """Where its metadata may be, the fuller ones first: shards of other tools have none out of sight."""
         return (*([self.own_metadata_name(shard_id)] if self.hides else []), self.metadata_name(shard_id))
 
-    def kept_name(self, shard_id: int) -> str:
-        """That of the files of rows that have failed, of which some have arrived."""
-        return f"{KEPT_FOLDER}/{self.shard_name(shard_id)}{KEPT_END}"
-
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"
 
@@ -148,12 +144,21 @@ def finished_shards(names: Iterable[str]) -> frozenset[int]:
 
 def is_of_shard(name: str, shard: str) -> bool:
     """Whether a file or folder called `name` can be one of the shard that is called `shard`."""
-    out_of_sight = (f"{METADATA_FOLDER}/{shard}{METADATA_END}", f"{KEPT_FOLDER}/{shard}{KEPT_END}")
-    return name in out_of_sight or re.fullmatch(rf"{re.escape(shard)}(_stats\.json|\.[^/]+)?", name) is not None
+    out_of_sight = f"{METADATA_FOLDER}/{shard}{METADATA_END}"
+    return name == out_of_sight or re.fullmatch(rf"{re.escape(shard)}(_stats\.json|\.[^/]+)?", name) is not None
+
+
+def segment_name(number: int) -> str:
+    """The file of a segment, in `SEGMENTS_FOLDER`."""
+    return f"{number:04d}"
+
+
+def segment_file(number: int, end: str = "") -> str:
+    """`end` is "" for what is known when a segment begins, SEGMENT_END or SEGMENT_ROWS."""
+    return f"{SEGMENTS_FOLDER}/{segment_name(number)}{end}"
 
 
 MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
-_KERNEL_LOCK = ".flock"
 _MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
 _WANDB_OF_MEMBER = re.compile(rf"{re.escape(WANDB_FILE)}-[a-z0-9-]+")
 _PROBE = re.compile(rf"{re.escape(PROBES)}[0-9a-f]{{8}}")
@@ -170,9 +175,14 @@ def member_lock(member: str) -> str:
 
 
 def member_of(lock_file: str) -> str:
-    """The name of that run, also by its kernel lock; empty if `lock_file` is none of those."""
-    match = _MEMBER.fullmatch(lock_file.removesuffix(_KERNEL_LOCK))
+    """The name of that run; empty if `lock_file` is none of those."""
+    match = _MEMBER.fullmatch(lock_file)
     return match[1] if match else ""
+
+
+def workers_of(lock_file: str) -> str:
+    """The file that the workers of the run that holds `lock_file` have locked."""
+    return WORKERS_FILE + lock_file.removeprefix(LOCK_FILE)
 
 
 def wandb_file(member: str) -> str:
@@ -188,8 +198,3 @@ def is_of_watching(name: str) -> bool:
 def is_probe(name: str) -> bool:
     """Whether it only tries if the folder can be written."""
     return _PROBE.fullmatch(name) is not None
-
-
-def kernel_lock(lock_file: str) -> str:
-    """The file beside a lock file that is locked by its holder's process for as long as that lives: `lock.flock`."""
-    return f"{lock_file}{_KERNEL_LOCK}"

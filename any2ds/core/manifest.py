@@ -1,20 +1,23 @@
-"""The content of `.any2ds/run`: the lists of a dataset, and what determines which row has which key.
+"""How a dataset is made: the content of `.any2ds/run` and of `.any2ds/segments/`. Pure: values, and their JSON.
 
-Pure: values, and their JSON. `run/resume/` reads and writes the file.
+`.any2ds/run` says what determines which row has which key, and what is stored of it. A segment says where rows of a
+list, or of a retry, have their shards. `dataset/run_file.py` reads and writes the files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.core import layout
 from any2ds.core.counts import count
 from any2ds.core.layout import Layout
 from any2ds.core.version import __version__
@@ -50,44 +53,6 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """One list of a dataset. Its shards are numbered from `first_shard` on."""
-
-    first_shard: int
-    files: tuple[ListFile, ...]  # in the order of reading; none for rows from Python or from standard input
-    beginning: Beginning
-    cut: Cutting = "list"
-    rows: int | None = None  # known once a run has read the list to its end, as is
-    shards: int | None = None  # how many they make
-    # Finished shards that once were the last one, with fewer rows than there is room for: the list may have grown, or
-    # it broke off in them.
-    short: tuple[int, ...] = ()
-    limit: int | None = None  # the rows that runs were to read, if the list may have more
-
-    @property
-    def end(self) -> int | None:
-        """The number after that of its last shard."""
-        return None if self.shards is None else self.first_shard + self.shards
-
-    def reopened(self, limit: int | None) -> Segment:
-        """The same where a run reads it to `limit`, which may be further than runs before."""
-        if self.limit is None or (limit is not None and self.rows is not None and limit <= self.rows):
-            return self
-        return replace(self, rows=None, shards=None, limit=None)
-
-    def is_made_of(self, files: Sequence[ListFile]) -> bool:
-        """Whether `files` are surely those that it was made of, or begin with them."""
-        known = bool(self.files) and all(file.version is not None for file in self.files)
-        return known and tuple(files[: len(self.files)]) == self.files
-
-    def rows_in(self, shard_id: int, rows_per_shard: int) -> int | None:
-        """How many rows a shard of it is to have, as far as that is known without reading the list."""
-        if self.rows is None or self.cut == "file":
-            return None
-        return min(rows_per_shard, self.rows - (shard_id - self.first_shard) * rows_per_shard)
-
-
-@dataclass(frozen=True, slots=True)
 class StepRecord:
     """A step of any2ds that the files of a dataset go through."""
 
@@ -117,62 +82,173 @@ def with_versions(before: Sequence[StepRecord], now: Sequence[StepRecord]) -> tu
     return tuple(merged), list(changes)
 
 
+Kind = Literal["list", "retry", "recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where a segment ends, known once its rows were read to their end."""
+
+    rows: int
+    shards: int
+    limit: int | None = None  # the rows of the list that the run was to read, if the list may have more
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2)
+
+    @classmethod
+    def parse(cls, content: bytes) -> Ending:
+        """Raises ValueError if this is nothing that `to_json` has written."""
+        with _as_value_error():
+            return cls.of(orjson.loads(content))
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Ending:
+        """Raises ValueError, KeyError or TypeError."""
+        rows, shards = count(found["rows"], "rows"), count(found["shards"], "shards")
+        return cls(rows, shards, None if found["limit"] is None else count(found["limit"], "limit"))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows that were added to a dataset at once: a list, more rows of it, another list, or failed rows of a retry.
+
+    Its shards are numbered from `first_shard` on. Row `start_row` of the list is the first one of the first shard.
+    """
+
+    number: int  # from 0, in the order in which they were added
+    first_shard: int
+    files: tuple[ListFile, ...]  # in the order of reading; none for rows from Python or from standard input
+    beginning: Beginning  # of the whole list
+    kind: Kind = "list"
+    cut: Cutting = "list"
+    list_number: int = 0  # the segment with which its list begins: itself, or an earlier one that it continues
+    start_row: int = 0  # of the list
+    steps: tuple[StepRecord, ...] = ()  # with the versions of their libraries when it was begun
+    ending: Ending | None = None  # in a file of its own, unless it was known from the start
+
+    @property
+    def rows(self) -> int | None:
+        """None as long as no run has read them to the end."""
+        return None if self.ending is None else self.ending.rows
+
+    @property
+    def shards(self) -> int | None:
+        """None as long as no run has read its rows to the end."""
+        return None if self.ending is None else self.ending.shards
+
+    @property
+    def limit(self) -> int | None:
+        """The rows that runs were to read, if the list may have more."""
+        return None if self.ending is None else self.ending.limit
+
+    @property
+    def end(self) -> int | None:
+        """The number after that of its last shard."""
+        return None if self.ending is None else self.first_shard + self.ending.shards
+
+    @property
+    def end_row(self) -> int | None:
+        """The row of the list behind its last one."""
+        return None if self.ending is None else self.start_row + self.ending.rows
+
+    def is_made_of(self, files: Sequence[ListFile]) -> bool:
+        """Whether `files` are surely those that it was made of, or begin with them."""
+        known = bool(self.files) and all(file.version is not None for file in self.files)
+        return known and tuple(files[: len(self.files)]) == self.files
+
+    def rows_in(self, shard_id: int, rows_per_shard: int) -> int | None:
+        """How many rows a shard of it has, as far as that is known without reading the list."""
+        if self.ending is None or self.cut == "file":
+            return None
+        return min(rows_per_shard, self.ending.rows - (shard_id - self.first_shard) * rows_per_shard)
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self, option=orjson.OPT_INDENT_2)
+
+    def is_at_the_place_of(self, other: Segment) -> bool:
+        """Whether both have the same rows in the same shards, as far as can be known when they begin."""
+        return all(getattr(self, name) == getattr(other, name) for name in _PLACE)
+
+    @classmethod
+    def parse(cls, content: bytes, ending: Ending | None = None) -> Segment:
+        """Raises ValueError if `content` is nothing that `to_json` has written."""
+        with _as_value_error():
+            found = orjson.loads(content)
+            if found["cut"] not in get_args(Cutting) or found["kind"] not in get_args(Kind):
+                raise ValueError(f"unknown kind {found['kind']!r} or cut {found['cut']!r}")
+            beginning = found["beginning"]
+            return cls(
+                number=count(found["number"], "number"),
+                first_shard=count(found["first_shard"], "first_shard"),
+                files=tuple(map(_list_file, found["files"])),
+                beginning=Beginning(count(beginning["rows"], "rows"), str(beginning["sha256"])),
+                kind=found["kind"],
+                cut=found["cut"],
+                list_number=count(found["list_number"], "list_number"),
+                start_row=count(found["start_row"], "start_row"),
+                steps=tuple(map(StepRecord.parse, found["steps"])),
+                ending=ending if found["ending"] is None else Ending.of(found["ending"]),
+            )
+
+
+_PLACE = ("number", "kind", "cut", "first_shard", "list_number", "start_row", "beginning")
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `.any2ds/run` holds."""
+    """What a dataset says of how it is made: `.any2ds/run`, and the files in `.any2ds/segments/`.
+
+    Each of these files is written once, and never changed.
+    """
 
     options: Mapping[str, Any]  # those that decide which row is in which shard, and what is stored of it
     key_format: str
     columns: Mapping[str, str]  # of the list, as they are called in the dataset -> Arrow type
-    lists: tuple[Segment, ...]
-    steps: tuple[StepRecord, ...] = ()
+    segments: tuple[Segment, ...] = ()  # by number
+    first_steps: tuple[StepRecord, ...] = ()  # when the dataset was begun
     further: tuple[str, ...] = ()  # extensions of the files that steps add to a sample
-    version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it last
+    version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it
     signature: str = field(default="", compare=False)  # of the user who made it with steps that are their own code
 
     def to_json(self) -> bytes:
+        """Without the segments."""
         return orjson.dumps(
             {
                 "any2ds": __version__,
                 "options": dict(self.options),
                 "key_format": self.key_format,
                 "columns": dict(self.columns),
-                "steps": self.steps,
+                "steps": self.first_steps,
                 **({"further": self.further} if self.further else {}),
                 **({"signature": self.signature} if self.signature else {}),
-                "lists": self.lists,
             },
             option=orjson.OPT_INDENT_2,
         )
 
     @classmethod
-    def parse(cls, content: bytes) -> Manifest:
-        """Raises ValueError if this is nothing that `to_json` has written."""
-        try:
+    def parse(cls, content: bytes, segments: Mapping[str, bytes] | None = None) -> Manifest:
+        """`content` is that of `.any2ds/run`, `segments` have the files in `.any2ds/segments/` by name.
+
+        Raises ValueError if this is nothing that `to_json` has written.
+        """
+        with _as_value_error():
             found = orjson.loads(content)
+            if "lists" in found:
+                raise ValueError("an older version of any2ds has written it, which this one cannot go on with")
             manifest = cls(
                 options=dict(found["options"]),
                 key_format=str(found["key_format"]),
                 columns={str(name): str(type) for name, type in found["columns"].items()},
-                lists=tuple(_segment(segment) for segment in found["lists"]),
-                steps=tuple(map(StepRecord.parse, found["steps"])),
+                segments=_segments(segments or {}),
+                first_steps=tuple(map(StepRecord.parse, found["steps"])),
                 further=tuple(map(str, found.get("further", ()))),
                 version=str(found["any2ds"]),
                 signature=str(found.get("signature", "")),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
         if {"number_sample_per_shard", "oom_shard_count"} <= manifest.options.keys():
             _ = manifest.layout  # raises ValueError for absurd numbers
-        numbers = [segment.first_shard for segment in manifest.lists]
-        if not numbers or numbers != sorted(set(numbers)):
-            raise ValueError("its lists are not in order")
         return manifest
-
-    @property
-    def is_being_built(self) -> bool:
-        """Whether a recipe has not made all shards yet: nobody is to open the dataset before."""
-        return self.options.get("building") is True
 
     @property
     def layout(self) -> Layout:
@@ -180,47 +256,61 @@ class Manifest:
         return Layout.of(self.options)
 
     @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """What files go through, with the versions of libraries that all segments were begun with."""
+        steps = self.first_steps
+        for segment in self.segments:
+            steps, _ = with_versions(steps, segment.steps)
+        return steps
+
+    @property
     def asked(self) -> frozenset[str]:
         """The options that asked for a step, maybe with their default values."""
-        return frozenset(name for step in self.steps for name in step.asked)
+        return frozenset(name for step in self.first_steps for name in step.asked)
 
     @property
     def end(self) -> int | None:
-        """The number behind the last shard that runs may have begun; None if a run is to come to the end of the list.
+        """The number behind the last shard that runs may have begun; None while a segment has no end."""
+        ends = [segment.end for segment in self.segments]
+        return None if None in ends else max((end for end in ends if end is not None), default=0)
 
-        That is recorded before a run begins a shard behind it.
-        """
-        last = self.lists[-1]
-        return None if last.limit is not None else last.end  # a run without the limit may have gone further
+    @property
+    def lists(self) -> tuple[Segment, ...]:
+        """The segments with which a list begins."""
+        return tuple(each for each in self.segments if each.kind != "retry" and each.list_number == each.number)
 
-    def with_list(self, segment: Segment) -> Manifest:
-        """The same with `segment` in the place of the list that begins at the same shard, or at the end."""
-        others = [other for other in self.lists if other.first_shard != segment.first_shard]
-        return replace(self, lists=tuple(sorted([*others, segment], key=lambda other: other.first_shard)))
+    def parts_of(self, list_number: int) -> tuple[Segment, ...]:
+        """The segments of one list, in the order of its rows."""
+        return tuple(each for each in self.segments if each.kind == "list" and each.list_number == list_number)
 
-    def behind(self, segment: Segment) -> int | None:
-        """The first shard of the list behind `segment`, if there is one."""
-        return min((s.first_shard for s in self.lists if s.first_shard > segment.first_shard), default=None)
+    def segment_of(self, shard_id: int) -> Segment | None:
+        """The segment that a shard is of."""
+        begun = [each for each in self.segments if each.first_shard <= shard_id]
+        last = max(begun, key=lambda each: each.first_shard, default=None)
+        return None if last is None or (last.end is not None and shard_id >= last.end) else last
 
 
-def _segment(found: Any) -> Segment:
-    if found["cut"] not in ("list", "file"):
-        raise ValueError(f"unknown cut {found['cut']!r}")
+def _segments(files: Mapping[str, bytes]) -> tuple[Segment, ...]:
+    """Raises ValueError, KeyError or TypeError."""
+    found = []
+    for name in sorted(name for name in files if name.isdecimal()):
+        ending = files.get(f"{name}{layout.SEGMENT_END}")
+        segment = Segment.parse(files[name], None if ending is None else Ending.parse(ending))
+        if segment.number != int(name) or segment.list_number > segment.number:
+            raise ValueError(f"segment {name} has another number")
+        found.append(segment)
+    firsts = [segment.first_shard for segment in found]
+    if firsts != sorted(firsts):
+        raise ValueError("its segments are not in order")
+    return tuple(found)
 
-    def optional(name: str) -> int | None:
-        return None if found.get(name) is None else count(found[name], name)
 
-    beginning = found["beginning"]
-    return Segment(
-        first_shard=count(found["first_shard"], "first_shard"),
-        files=tuple(map(_list_file, found["files"])),
-        beginning=Beginning(count(beginning["rows"], "rows"), str(beginning["sha256"])),
-        cut=found["cut"],
-        rows=optional("rows"),
-        shards=optional("shards"),
-        short=tuple(count(shard, "short") for shard in found["short"]),
-        limit=optional("limit"),
-    )
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _list_file(found: Any) -> ListFile:
@@ -248,19 +338,13 @@ def row_urls(rows: pa.RecordBatch, columns: Sequence[str] = URLS) -> pa.Array:
     return pc.binary_join_element_wise(*(pc.fill_null(rows.column(name), "") for name in columns), "\n")
 
 
-def urls_sha256(urls: Iterable[pa.Array], rows: int | None = None) -> str:
-    """The fingerprint of the first `rows` of these strings (of all), in however many pieces they come; hexadecimal.
+def urls_sha256(urls: Iterable[pa.Array]) -> str:
+    """The fingerprint of these strings, in however many pieces they come; hexadecimal.
 
     Of their number (8 bytes), their lengths (4 bytes each, -1 for null), and their bytes one after the other; numbers
     are little-endian. It takes 1 ms for 10 000 URLs of 80 bytes.
     """
     pieces = list(urls)
-    if rows is not None:
-        kept, left = [], rows
-        for piece in pieces:
-            kept.append(piece.slice(0, left))
-            left -= len(kept[-1])
-        pieces = kept
     digest = hashlib.sha256(struct.pack("<q", sum(len(piece) for piece in pieces)))
     for piece in pieces:
         digest.update(_values(pc.fill_null(pc.binary_length(piece), -1)))

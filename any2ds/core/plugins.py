@@ -42,7 +42,6 @@ _EXTRAS = {
     "smbclient": "smb",
     "smbprotocol": "smb",
     "socks": "requests",
-    "tensorboard": "tensorboard",
     "trafilatura": "text",
     "wandb": "wandb",
     "yaml": "yaml",

@@ -56,6 +56,9 @@ class RowCounts:
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
     # member -> outcome -> files, where rows have several URLs; see `core.members`
     members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # failure code -> rows of earlier shards whose failures these rows replace, as a retry's do; `status_dict` less this
+    # counts each row once, by its last outcome, in the sum over a dataset
+    replaces: Mapping[str, int] = field(default_factory=dict)
 
 
 SUMMED = tuple(each.name for each in fields(RowCounts) if each.type == "int")
@@ -100,6 +103,7 @@ class ShardReport(RowCounts):
             processed=dict(stats["processed"]),
             examples=dict(stats["examples"]),
             members=members_in(stats),
+            replaces=replaces_in(stats),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
         )
 
@@ -111,14 +115,20 @@ class ShardReport(RowCounts):
         found = {"any2ds": __version__, **asdict(self), "duration": self.duration}
         robots = {f"robots_{name}": value for name, value in found.pop("robots").items()}
         latencies = {str(bucket): count for bucket, count in sorted(self.latencies.items())}
-        if not self.members:
-            del found["members"]
+        for name in ("members", "replaces"):
+            if not found[name]:
+                del found[name]
         return {**found, **robots, "latencies": latencies}
 
 
 def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
     """Reason -> files, as the statistics of a shard have it; those of other tools have none."""
     return counts(stats.get("not_processed"), "not_processed")
+
+
+def replaces_in(stats: Mapping[str, Any]) -> dict[str, int]:
+    """Failure code -> rows of earlier shards whose failures the rows of this shard replace. Raises ValueError."""
+    return counts(stats.get("replaces"), "replaces")
 
 
 def members_in(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -211,6 +221,7 @@ class RunReport(RowCounts):
             examples={**other.examples, **self.examples},
             exts=dict((Counter(self.exts) + Counter(other.exts)).most_common(_MOST_EXTS)),
             members=members_added(self.members, other.members),
+            replaces=dict(Counter(self.replaces) + Counter(other.replaces)),
         )
 
     @property

@@ -20,19 +20,32 @@ class Row(NamedTuple):
     member: str = ""  # which of the files of its row this URL is, where a row has several; see `members`
 
 
+BAD_ROW_COLUMN = "any2ds.bad_row"
+"""In the rows of a job: why a row could not be read; null for the others."""
+
+KEY_COLUMN = "any2ds.key"
+"""In the rows of a job of a retry: the keys of the rows, which stand in earlier shards."""
+
+REPLACES_COLUMN = "any2ds.replaces"
+"""Goes with it: how each row failed in the earlier shard, as `stage:code`."""
+
+SETTLED_COLUMN = "any2ds.settled"
+"""In the rows of a job: how a row had failed that a later retry has taken over; null for the others."""
+
+JOB_COLUMNS = (BAD_ROW_COLUMN, KEY_COLUMN, REPLACES_COLUMN, SETTLED_COLUMN)
+"""Columns of the rows of a job that do not come from the list."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardJob:
     """What a worker needs to make one shard; small enough to send to any cluster."""
 
     shard_id: int
     # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, with dedupe=run `duplicate_of`, and
-    # if some rows could not be read `bad_rows.COLUMN`
+    # those of JOB_COLUMNS that the rows need
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run
     record_as_failed: bool = False  # its rows are recorded as failed, not fetched
-    # None: it is made from nothing. Else it is there already: the outcomes that it has are kept, but for failures with
-    # these codes, which are fetched again as are rows that it lacks.
-    redo: tuple[str, ...] | None = None
     size: int = 0  # bytes of its rows in memory, where `rows` are compressed
     fingerprint: str = ""  # of its URLs as they stand in the list, `manifest.urls_sha256`

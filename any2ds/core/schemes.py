@@ -10,6 +10,9 @@ OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "os
 SERVERS = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
 """Their URLs name the host to connect to."""
 
+ROWS_ONLY = frozenset({"ftp", "ftps", "sftp", "ssh"})
+"""Servers that are read file by file, and neither hold lists nor datasets."""
+
 LOCAL = frozenset({"file", "memory"})
 """What lies on this machine."""
 

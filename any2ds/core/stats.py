@@ -11,7 +11,7 @@ import orjson
 from any2ds.core.counts import count, counts, positive
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
-from any2ds.core.reports import members_in, not_processed_in
+from any2ds.core.reports import members_in, not_processed_in, replaces_in
 
 ANY2DS = "any2ds"
 
@@ -42,6 +42,7 @@ class Stats:
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
     members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # member -> outcome -> files
+    replaces: Mapping[str, int] = field(default_factory=dict)  # failure code -> rows of earlier shards made again here
     duration: float = 0.0  # seconds for which the shard was open, retries included; 0 if unknown
 
     @property
@@ -83,6 +84,7 @@ class Stats:
                 latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
                 not_processed=not_processed_in(found),
                 members=members_in(found),
+                replaces=replaces_in(found),
                 duration=float(found.get("duration") or 0),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

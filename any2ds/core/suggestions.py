@@ -99,7 +99,6 @@ _VALUES = {
     "txt": "text",
     "warning": "warn",
     "sha256": "sha sha1 sha2 sha-256",
-    "tensorboard": "tb",
     "prometheus": "prom",
     "wandb": "weights_and_biases",
     "curl": "libcurl pycurl",

@@ -26,7 +26,8 @@ from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
 from any2ds.storage.disk.staging import staging
-from any2ds.storage.folders import OutputFolder, similar_beside
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lists import similar_beside
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -54,7 +55,7 @@ class Dataset:
         self.entries = Listing(self._listed() if entries is None else entries)
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
-        if self.run is not None and self.run.is_being_built and not unfinished:
+        if layout.BUILDING_FILE in self.entries and not unfinished:
             raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
         self.entries.settle(self.run.layout.shard_digits if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
@@ -233,7 +234,7 @@ class Dataset:
         if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            run = Manifest.parse(self.read(layout.RUN_FILE))
+            run = Manifest.parse(self.read(layout.RUN_FILE), self._segment_files())
             _ = run.layout  # raises ValueError if the options do not decide it
             formats = run.options.get("metadata_format") or []
             if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):
@@ -242,6 +243,11 @@ class Dataset:
         except Exception as error:
             self.run_problem = error_text(error)
             return None
+
+    def _segment_files(self) -> dict[str, bytes]:
+        """By name."""
+        names = [name for name in self.folder.names(layout.SEGMENTS_FOLDER) if not name.endswith(layout.SEGMENT_ROWS)]
+        return {name: self.read(f"{layout.SEGMENTS_FOLDER}/{name}") for name in names}
 
     def _has_own_stats(self) -> bool:
         """Whether the first readable stats are of any2ds."""

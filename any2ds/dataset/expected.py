@@ -1,4 +1,4 @@
-"""Which shards a dataset should have, and of how many rows, by the url lists in its run file. Pure."""
+"""Which shards a dataset should have, and of how many rows, by its segments. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _MOST_MISSING = 1 << 17  # numbers
 
 @dataclass(frozen=True)
 class ExpectedShards:
-    """The shards of `lists`, in order, compared with those that are `present`."""
+    """The shards of `segments`, in order, compared with those that are `present`."""
 
-    lists: Sequence[Segment]
+    segments: Sequence[Segment]
     present: Collection[int]  # in which one is found fast
     rows_per_shard: int | None  # None if unknown
 
     @classmethod
     def of(cls, dataset: Dataset, present: Collection[int]) -> ExpectedShards:
         if dataset.run is None:
-            return cls([Segment(0, (), Beginning(0, ""))], present, None)
-        return cls(dataset.run.lists, present, dataset.run.layout.rows_per_shard)
+            return cls([Segment(0, 0, (), Beginning(0, ""))], present, None)
+        return cls(dataset.run.segments, present, dataset.run.layout.rows_per_shard)
 
     @property
     def has_unread_list(self) -> bool:
         """Whether no run has read one of the lists to its end."""
-        return any(segment.end is None for segment in self.lists)
+        return any(segment.end is None for segment in self.segments)
 
     @property
     def missing(self) -> list[int]:
@@ -47,10 +47,10 @@ class ExpectedShards:
     def rows(self, shard_id: int) -> int | None:
         """How many rows the list has for a shard; None if that is unknown, or if no list has the shard."""
         number = self._list_of(shard_id)
-        if number is None or self.rows_per_shard is None or self.lists[number].cut != "list":
+        if number is None or self.rows_per_shard is None or self.segments[number].cut != "list":
             return None
-        if self.lists[number].rows is not None:
-            return self.lists[number].rows_in(shard_id, self.rows_per_shard)
+        if self.segments[number].rows is not None:
+            return self.segments[number].rows_in(shard_id, self.rows_per_shard)
         return self.rows_per_shard if shard_id < self._spans[number][-1] else None
 
     def _list_of(self, shard_id: int) -> int | None:
@@ -61,9 +61,9 @@ class ExpectedShards:
     def _spans(self) -> list[range]:
         """The shard numbers of each list; up to the last shard that is present for a list of unknown length."""
         last = max(self.present, default=-1)
-        starts = [segment.first_shard for segment in self.lists]
+        starts = [segment.first_shard for segment in self.segments]
         ends = [*starts[1:], last + 1]
         return [
             range(segment.first_shard, max(segment.first_shard, end) if segment.end is None else segment.end)
-            for segment, end in zip(self.lists, ends, strict=True)
+            for segment, end in zip(self.segments, ends, strict=True)
         ]

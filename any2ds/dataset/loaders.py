@@ -21,8 +21,8 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
 from any2ds.dataset.shard_list import ShardEntry, ShardList, pattern
-from any2ds.dataset.shard_sample import Totals
-from any2ds.dataset.summary import shards_of_stats
+from any2ds.dataset.shard_sample import MOST_SHARDS
+from any2ds.dataset.sums import spread
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -129,7 +129,7 @@ class Loadable:
         options: Mapping[str, object] = dataset.run.options if dataset.run else {}
         columns, data_column, is_decoded = _columns(dataset)
         if exts is None:
-            exts = totals(dataset).exts
+            exts = exts_of(dataset)
         if not exts and dataset.is_img2dataset and data_column != "data":
             exts = {data_column: 1}
         exts = {ext: files for ext, files in exts.items() if ext}
@@ -213,14 +213,12 @@ class Loadable:
         }
 
 
-def totals(dataset: Dataset) -> Totals:
-    """The sums over `entries`; of extensions the most frequent first, and none where no stats tell."""
-    shards = rows = samples = size = 0
+def exts_of(dataset: Dataset) -> dict[str, int]:
+    """Extension -> files, the most frequent first; empty where no statistics tell."""
     exts: Counter[str] = Counter()
     for entry in entries(dataset):
-        shards, rows, samples, size = shards + 1, rows + entry.count, samples + entry.samples, size + entry.bytes
         exts.update({str(ext): files for ext, files in entry.exts.items() if ext})
-    return Totals(shards, rows, samples, size, dict(exts.most_common()))
+    return dict(exts.most_common())
 
 
 def entries(dataset: Dataset) -> Iterator[ShardEntry]:
@@ -231,7 +229,7 @@ def entries(dataset: Dataset) -> Iterator[ShardEntry]:
         if not listed.is_open and listed.entries.keys() == dataset.shards.finished().keys():
             yield from listed.entries.values()
             return
-    read = shards_of_stats(dataset)
+    read = dataset.finished if dataset.folder.is_local else spread(dataset.finished, MOST_SHARDS)
     for start in range(0, len(read), _STATS_AT_ONCE):
         for files, stats in dataset.stats(read[start : start + _STATS_AT_ONCE]):
             if isinstance(stats, Stats):

@@ -136,8 +136,7 @@ def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
         recipe = RecipeFile.of(output)
     except ValueError:
         return
-    run = output.read(layout.RUN_FILE)
-    if recipe is not None and run is not None and b'"building": true' not in run:
+    if recipe is not None and output.exists(layout.RUN_FILE) and not output.exists(layout.BUILDING_FILE):
         yield Built(folder, recipe)
 
 

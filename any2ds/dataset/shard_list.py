@@ -42,17 +42,19 @@ class ShardEntry:
     data_bytes: int  # size of the data file; 0 where that is a folder, or there is none
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files; empty if unknown
     splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples; empty: no column
+    replaces: int = 0  # rows that earlier shards have, too, as failures: a retry has made them again
 
     @classmethod
     def of(cls, report: ShardReport) -> ShardEntry:
         figures = (report.shard_id, report.count, report.samples, report.bytes, report.data_bytes)
-        return cls(*figures, dict(report.exts), dict(report.splits))
+        return cls(*figures, dict(report.exts), dict(report.splits), sum(report.replaces.values()))
 
     @classmethod
     def of_stats(cls, shard_id: int, stats: Stats, size: int = 0) -> ShardEntry:
         """`size` is that of the data file, for statistics without it."""
         data_bytes = size if stats.data_bytes is None else stats.data_bytes
-        return cls(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts, stats.splits)
+        figures = (shard_id, stats.count, stats.samples, stats.size or 0, data_bytes)
+        return cls(*figures, stats.exts, stats.splits, sum(stats.replaces.values()))
 
 
 class ShardEntries(MutableMapping[int, ShardEntry]):
@@ -65,7 +67,7 @@ class ShardEntries(MutableMapping[int, ShardEntry]):
 
     def __setitem__(self, shard_id: int, entry: ShardEntry) -> None:
         numbers = entry.count, entry.samples, entry.bytes, entry.data_bytes
-        packed = orjson.dumps((*numbers, dict(entry.exts), dict(entry.splits)))
+        packed = orjson.dumps((*numbers, dict(entry.exts), dict(entry.splits), entry.replaces))
         self._packed[shard_id] = bytes(memoryview(packed))  # a copy: orjson returns it in a buffer of 4 KB
 
     def __getitem__(self, shard_id: int) -> ShardEntry:
@@ -155,13 +157,14 @@ def lines_of(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def _entry(found: Mapping[str, Any]) -> ShardEntry:
     shard_id, count, samples, size, data_bytes = numbers = [found[name] for name in _NUMBERS]
-    if not all(type(number) is int and number >= 0 for number in numbers):
+    replaces = found.get("replaces", 0)
+    if not all(type(number) is int and number >= 0 for number in (*numbers, replaces)):
         raise TypeError("not a number")
     exts, splits = (
         {str(name): int(number) for name, number in counts.items()}
         for counts in (found["exts"], found.get("splits", {}))
     )
-    return ShardEntry(shard_id, count, samples, size, data_bytes, exts, splits)
+    return ShardEntry(shard_id, count, samples, size, data_bytes, exts, splits, replaces)
 
 
 def to_json(entries: Iterable[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
@@ -175,7 +178,7 @@ def to_json(entries: Iterable[ShardEntry], options: OutputOptions, is_open: bool
     for entry in entries:
         content.write(b",\n" if numbers else b"\n")
         numbers.append(entry.shard_id)
-        count, samples, size = count + entry.count, samples + entry.samples, size + entry.bytes
+        count, samples, size = count + entry.count - entry.replaces, samples + entry.samples, size + entry.bytes
         line = orjson.dumps(
             {
                 "url": f"../{names.data_name(entry.shard_id, extension) or names.metadata_name(entry.shard_id)}",
@@ -186,6 +189,7 @@ def to_json(entries: Iterable[ShardEntry], options: OutputOptions, is_open: bool
                 "bytes": entry.bytes,
                 "exts": dict(entry.exts),
                 **({"splits": dict(entry.splits)} if entry.splits else {}),
+                **({"replaces": entry.replaces} if entry.replaces else {}),
             }
         )
         content.write(line)

@@ -6,12 +6,14 @@ known to `Dataset`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from any2ds.core import layout, plugins
@@ -20,6 +22,7 @@ from any2ds.core.manifest import Manifest
 from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import Entry, PerShard
+from any2ds.dataset.shard_list import pattern
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
@@ -51,7 +54,13 @@ class ShardSample:
     data_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> size of its data file; the same
     file_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> sizes of the files stored; the same
     totals: Totals | None = None  # None without a list of shards
-    pattern: str | None = None  # of all data files, see `shard_list`; None without a list of shards
+    pattern: str | None = None  # of all data files, see `shard_list`; None if it is unknown
+    whole: Dataset | None = None  # with all shards, where the folder was listed
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all finished shards."""
+        return len(self.dataset.finished) == self.shards
 
     @property
     def writer(self) -> type[ShardWriter]:
@@ -80,13 +89,29 @@ class ShardSample:
         except Exception as error:  # it is missing, or broken; any file system has exceptions of its own
             if not folder.is_local and not is_permanent(error):  # to list the folder would take as long, and fail, too
                 raise Unreachable(f"{url!r} cannot be opened: {access_text(error)}") from error
-        dataset = Dataset(url, stores, unfinished=unfinished)
-        count = len(dataset.finished)
-        if count > most:
-            ids = dataset.finished.ids
-            chosen = {ids[place] for place in chance.sample(range(count), most)}
-            dataset.shards = dataset.shards.only(chosen.__contains__)
-        return cls(dataset, count)
+        return cls.listed(Dataset(url, stores, unfinished=unfinished), most, seed)
+
+    @classmethod
+    def listed(cls, dataset: Dataset, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
+        """Of a dataset whose folder was listed, so that what is missing is known."""
+        finished, chance = dataset.shards.finished(), random.Random(seed)
+        names, count = dataset.layout, len(finished)
+        sample = cls(
+            dataset,
+            count,
+            pattern=pattern(finished.ids, names, dataset.writer.extension) if names and dataset.writer else None,
+            whole=dataset,
+        )
+        if count <= most:
+            return sample
+        chosen = {finished.ids[place] for place in chance.sample(range(count), most)}
+        some = copy(dataset)
+        some.shards = dataset.shards.only(chosen.__contains__)
+        sample = replace(sample, dataset=some)
+        with contextlib.suppress(Exception):  # of a list of shards that is missing or broken, and of any file system
+            if (by_list := _from_list(dataset.folder, None, 0, chance)) is not None and by_list.shards == count:
+                return replace(sample, totals=by_list.totals)
+        return sample
 
 
 def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
@@ -102,7 +127,7 @@ def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: r
             return None
         for entry in shard_list.lines_of(file):
             shards += 1
-            rows += entry["count"]
+            rows += entry["count"] - entry.get("replaces", 0)
             samples += entry["nsamples"]
             size += entry["bytes"]
             exts.update(entry["exts"])

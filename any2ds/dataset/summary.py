@@ -1,250 +1,270 @@
-"""Sums over the shards of a dataset, for inspect, the card and the report: of their statistics and their metadata."""
+"""What is in a dataset: one `Summary`, which inspect, the report (HTML, Markdown, JSON) and the card show.
+
+Totals are of all shards; outcomes and times are from the statistics of as many as there is time for; types, sizes and
+hosts are from the metadata of some. Small datasets are read as a whole; `Coverage` says how much was read.
+"""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import math
+import os
 import random
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from any2ds.core.errors import error_text
-from any2ds.core.failures import SUCCESS
+from any2ds.config.command_line import build_command, download_command, retry_command
+from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
-from any2ds.core.members import Members, column
-from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.reports import members_added, most_frequent
-from any2ds.core.stats import Stats
+from any2ds.core.layout import RECIPE_FILE
+from any2ds.core.members import MemberFigures, member_figures
+from any2ds.core.text import rows as row_count
+from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.listing import ShardFiles
-from any2ds.dataset.shown import shown_url
-from any2ds.dataset.timeline import Work
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.recipe_file import RecipeFile
+from any2ds.dataset.shard_sample import ShardSample, Totals
+from any2ds.dataset.shown import shown, shown_url
+from any2ds.dataset.sums import MetadataSums, StatsSums, most, spread
+from any2ds.dataset.timeline import Timeline, timeline
 
-NO_HOST = "(no host)"
-_STATS_AT_ONCE = 500
-_MOST_STATS = 10_000  # files of a store, a request for each
-_MOST_OUTCOMES = 6000  # img2dataset has one for each error message
-_MOST_EXAMPLES = 120
-_ROWS_AT_ONCE = 1000  # of the metadata
-_MOST_ROWS = 1_000_000  # of metadata
-_MOST_GROUPS = 32  # row groups of a shard in a store, each of which takes some requests
-_LARGEST = 1e15  # value that is plausible
-_COLUMNS = ("url", "status", "error_code", "mime_type", "bytes", STORED_BYTES.name, "width", "height", "duration")
-_SAMPLE_COLUMNS = ("key", "status", "ext", "bytes", STORED_BYTES.name, "mime_type", "url", "caption")
-_HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(?P<host>\[[^\]]*\]|[^/?#:]*)"
-_PIXEL_STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-_SECOND_STEPS = (1e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800)
-_STEPS = {"size": (1.0, 2.0, 5.0), "width": _PIXEL_STEPS, "height": _PIXEL_STEPS, "duration": _SECOND_STEPS}
-"""Where the ranges of a distribution begin: steps below ten are multiplied by powers of ten, others are used as is."""
-
-Value = TypeVar("Value")
+_LONGEST = 2000  # characters of a value that is shown
+_MOST_OUTCOMES = 60  # img2dataset has one for each error message
+_MOST_HOSTS, _MOST_TYPES = 100, 60
+_MOST_PROBLEMS = 20
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_LATENCY_EDGES = [float(f"{step}e{power}") for power in range(-4, 5) for step in (1, 1.5, 2, 3, 5, 7)]  # seconds
 
 
-class StatsSums:
-    """The sums over the statistics of shards."""
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """What became of the rows of a host, in the shards whose metadata were read."""
 
-    def __init__(self, keeps_works: bool = True) -> None:
-        """`works`, which take half a kilobyte of memory for each shard, are only kept if they are wanted."""
-        self._keeps_works = keeps_works
-        self.shards = self.rows = self.successes = self.samples = self.attempts = 0
-        self.failed = self.dropped = self.filtered = self.duplicates = 0
-        self.bytes = self.shards_with_bytes = self.samples_with_bytes = 0
-        self.outcomes: Counter[str] = Counter()
-        self.not_processed: dict[str, int] = {}
-        self.examples: dict[str, str] = {}
-        self.members: Mapping[str, Mapping[str, int]] = {}  # member -> outcome -> files
-        self.latencies = Histogram()
-        self.works: list[Work] = []
-        self.started: float | None = None  # Unix seconds
-        self.ended: float | None = None
-        self.problems: list[str] = []
+    name: str
+    rows: int
+    failed: int
+    outcomes: Mapping[str, int]
 
-    def read(self, dataset: Dataset, shards: Sequence[ShardFiles], ends: float = math.inf) -> None:
-        """Add those of `shards`, until `ends`, a moment of `time.monotonic`."""
-        for start in range(0, len(shards), _STATS_AT_ONCE):
-            if start and time.monotonic() >= ends:
-                return
-            for files, stats in dataset.stats(shards[start : start + _STATS_AT_ONCE]):
-                if isinstance(stats, Stats):
-                    self._add(stats)
-                else:
-                    self.problems.append(f"{files.stats} cannot be read: {error_text(stats)}")
+
+@dataclass(frozen=True, slots=True)
+class TypeFigures:
+    """The files of a media type, in the shards whose metadata were read."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the dataset was read."""
+
+    shards_of_stats: int = 0
+    rows_of_stats: int = 0
+    shards_of_metadata: int = 0
+    rows_of_metadata: int = 0  # samples of a row each count
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary:
+    """A row counts once, by its last outcome, however often it was tried."""
+
+    output_folder: str
+    made_by: str
+    output_format: str | None
+    any2ds: str  # version that gathered it
+    gathered: float  # Unix seconds
+    # Of the whole dataset:
+    shards: int  # finished
+    missing: tuple[int, ...]  # shards that are not there; empty where the folder was not listed, as for the report
+    unfinished: int  # shards that have files, but no statistics; the same
+    pattern: str | None  # of their data files, as a shell and webdataset expand it
+    rows: int | None  # None if only some shards were read and there is no list of shards
+    samples: int | None  # stored: a row that succeeded has one, or several
+    bytes: int | None  # of the files stored; None also if no statistics have it
+    measured: int  # samples in `bytes`: the statistics of img2dataset lack it
+    exts: Mapping[str, int]  # extension -> files; empty if unknown
+    coverage: Coverage
+    # Rows, in the shards whose statistics were read:
+    successes: int
+    failed: int
+    dropped: int
+    filtered: int
+    duplicates: int
+    attempts: int  # 0 if unknown
+    outcomes: Mapping[str, int]  # the most frequent first; "other" is the sum of the rare ones
+    members: tuple[MemberFigures, ...]  # files, where rows have several URLs
+    not_processed: Mapping[str, int]  # reason -> files that a step left as they came
+    examples: Mapping[str, str]  # failure code -> URL of a row with it, without credentials
+    started: float | None  # Unix seconds
+    ended: float | None
+    timeline: Timeline
+    latencies: Mapping[str, float]  # p50 … p99: seconds of transfers that succeeded; empty if unknown
+    latency_ranges: tuple[tuple[float, float, int], ...]  # (from, to, transfers), of the same transfers
+    # In the shards whose metadata were read:
+    columns: Mapping[str, str]  # of the metadata, with their types
+    types: Mapping[str, TypeFigures]
+    sizes: Distribution  # bytes of the files stored
+    widths: Distribution  # pixels
+    heights: Distribution
+    durations: Distribution  # seconds
+    hosts: tuple[HostFigures, ...]  # those with most failures first
+    host_count: int
+    metadata_rows: tuple[Mapping[str, Any], ...]  # of samples, to look at
+    options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
+    run_options: Mapping[str, Any]  # of the last run, if it writes the report
+    lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard, limit
+    recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
+    command: str  # that makes such a dataset; empty if it is not any2ds's
+    retry: str  # the command that fetches again what may work now; empty if nothing may
+    retryable: int  # rows, in the shards whose statistics were read, that another attempt can help
+    problems: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        rows = "" if self.rows is None else f", {row_count(self.rows)}"
+        outcomes = f": {self.successes:,} stored, {self.failed:,} failed"
+        return f"<Summary {self.output_folder}: {self.output_format}, {shard_count(self.shards)}{rows}{outcomes}>"
+
+    def _repr_html_(self) -> str:
+        from any2ds.dataset.screen import as_html
+
+        return as_html(self)
 
     @property
-    def has_all_bytes(self) -> bool:
-        """Whether all shards report the size of their files."""
-        return self.shards_with_bytes == self.shards
+    def is_whole(self) -> bool:
+        """Whether all shards were read, metadata included."""
+        return self.has_all_stats and self.coverage.shards_of_metadata == self.shards
 
-    def _add(self, stats: Stats) -> None:
-        self.shards += 1
-        self.rows += stats.count
-        self.successes += stats.successes
-        self.samples += stats.samples
-        self.attempts += stats.attempts
-        self.failed += sum(stats.failed.values())
-        self.dropped += stats.dropped
-        self.filtered += stats.filtered
-        self.duplicates += stats.duplicates
-        if stats.size is not None:
-            self.bytes += stats.size
-            self.shards_with_bytes += 1
-            self.samples_with_bytes += stats.samples
-        self.outcomes.update(stats.status_dict)
-        if len(self.outcomes) > _MOST_OUTCOMES:
-            self.outcomes = Counter(most(self.outcomes, _MOST_OUTCOMES // 10))
-        if stats.not_processed:
-            self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
-        self.members = members_added(self.members, stats.members)
-        if len(self.examples) < _MOST_EXAMPLES:
-            self.examples = {**stats.examples, **self.examples}
-        self.latencies.update(stats.latencies)
-        if stats.has_times:
-            self.started = min(self.started or stats.start_time, stats.start_time)
-            self.ended = max(self.ended or 0.0, stats.end_time)
-            if not self._keeps_works:
-                return
-            end = stats.start_time + stats.seconds
-            self.works.append(Work(stats.start_time, end, stats.status_dict, stats.size or 0))
+    @property
+    def has_all_stats(self) -> bool:
+        """Whether outcomes and times are those of all shards."""
+        return self.coverage.shards_of_stats == self.shards
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return asdict(self)
 
 
-class MetadataSums:
-    """The sums over the metadata of some shards, and some of their samples."""
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What the run that writes the report knows of itself."""
 
-    def __init__(self, samples: int = 0) -> None:
-        """`samples` are the rows to keep of each row group."""
-        self.shards: list[int] = []  # those that were read
-        self.rows = 0
-        self.columns: dict[str, str] = {}  # with their types
-        self.hosts: dict[str, Counter[str]] = defaultdict(Counter)  # host -> outcome -> rows
-        self.files: Counter[str] = Counter()  # by media type
-        self.bytes: Counter[str] = Counter()
-        self.samples: list[dict[str, Any]] = []
-        self.problems: list[str] = []
-        self._most_samples = samples
-        self._values: dict[str, list[pa.Array]] = defaultdict(list)
-
-    def read(
-        self, dataset: Dataset, shards: Iterable[ShardFiles], chance: random.Random, ends: float = math.inf
-    ) -> None:
-        """Add those of `shards`, until `ends`, a moment of `time.monotonic`."""
-        for files in shards:
-            if files.metadata is None:
-                continue
-            try:
-                self._read_shard(dataset, files, chance, ends)
-                self.shards.append(files.shard_id)
-            except Exception as error:  # of Arrow, of the system and of file systems
-                self.problems.append(f"{files.metadata} cannot be read: {error_text(error)}")
-            if self.rows >= _MOST_ROWS or time.monotonic() >= ends:
-                return
-
-    def distribution(self, name: str) -> Distribution:
-        """Of `size`, `width`, `height` or `duration`."""
-        values = pa.chunked_array(self._values[name], pa.float64())
-        if not len(values):
-            return Distribution()
-        at = pc.quantile(values, [0, 0.25, 0.5, 0.75, 1], interpolation="nearest").to_pylist()
-        ranges = _ranges(values, _STEPS[name])
-        return Distribution(len(values), pc.sum(values).as_py(), at[0], at[1], at[2], at[3], at[4], ranges)
-
-    def _read_shard(self, dataset: Dataset, files: ShardFiles, chance: random.Random, ends: float) -> None:
-        """One row group after the other; some of them where each takes requests of its own."""
-        members = Members.of(dataset.run.options) if dataset.run else None
-        wanted = {*_COLUMNS, *(_SAMPLE_COLUMNS if self._most_samples else ())}
-        if members is not None:
-            wanted |= members.prefixed(dict.fromkeys(_COLUMNS)).keys()
-        with dataset.metadata_file(files) as file:
-            schema = file.schema_arrow
-            self.columns = self.columns or {field.name: str(field.type) for field in schema}
-            names = [name for name in dataset.metadata_columns(schema) if name in wanted]
-            groups: Sequence[int] = range(file.num_row_groups)
-            if not dataset.folder.is_local and len(groups) > _MOST_GROUPS:
-                groups = sorted(chance.sample(groups, _MOST_GROUPS))
-            for group in groups:
-                # Not all of a row group: captions may be long, and refer to one text in a dictionary.
-                samples: list[dict[str, Any]] = []
-                for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=names, use_threads=False):
-                    samples += self._add(pa.Table.from_batches([batch]), members)
-                self.samples += [samples[number] for number in spread(range(len(samples)), self._most_samples)]
-                if time.monotonic() >= ends:
-                    return
-
-    def _add(self, table: pa.Table, members: Members | None) -> list[dict[str, Any]]:
-        """Adds the figures of some rows, and returns some of these rows."""
-        self.rows += table.num_rows
-        names = table.schema.names
-        if not {"url", "status"} <= set(names):
-            return []
-        stored = _stored(table)
-        if members is None:
-            self._add_hosts(table)
-            self._add_files(stored)
-        else:  # hosts and files are those of each URL
-            for name in members.names:
-                of_member = _of_member(table, name)
-                self._add_hosts(of_member.filter(pc.is_valid(of_member["status"])))
-                self._add_files(_stored(_of_member(stored, name)))
-        rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
-        return list(stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist())
-
-    def _add_files(self, stored: pa.Table) -> None:
-        names = stored.schema.names
-        size = stored["bytes"] if "bytes" in names else None
-        if size is not None and STORED_BYTES.name in names:
-            size = pc.coalesce(stored[STORED_BYTES.name], size)
-        if "mime_type" in names and size is not None:
-            for name, count, total in _counts_and_sums(pc.fill_null(stored["mime_type"], ""), pc.fill_null(size, 0)):
-                self.files[name] += count
-                self.bytes[name] += total
-        columns = {"size": size, **{n: stored[n] for n in ("width", "height", "duration") if n in names}}
-        for name, values in columns.items():
-            if values is not None and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-                self._values[name] += _plausible(values.cast(pa.float64())).chunks
-
-    def _add_hosts(self, table: pa.Table) -> None:
-        code = table["status"]
-        if "error_code" in table.schema.names:
-            code = pc.coalesce(table["error_code"], code)
-        # Many URLs begin alike: the expression looks at what comes before the third slash, once for each beginning.
-        words = pc.split_pattern(table["url"].combine_chunks(), "/", max_splits=3)
-        start = pc.binary_join(pc.list_slice(words, 0, 3), "/").dictionary_encode()
-        host = pc.utf8_lower(pc.struct_field(pc.extract_regex(start.dictionary, _HOST), "host")).take(start.indices)
-        host = pc.if_else(pc.equal(pc.fill_null(host, ""), ""), NO_HOST, host)
-        pairs = pc.value_counts(pc.binary_join_element_wise(host, pc.fill_null(code, ""), "\n"))
-        for pair in pairs.to_pylist():
-            name, _, code = pair["values"].partition("\n")
-            self.hosts[name][code] += pair["counts"]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gained_nothing: bool = False  # it was a retry, and no row arrived
 
 
-def _stored(table: pa.Table) -> pa.Table:
-    """The rows that are stored."""
-    return table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
-
-
-def _of_member(table: pa.Table, member: str) -> pa.Table:
-    """What the metadata say of one of several files of each row, as they say it of a row with one."""
-    own = {column(member, name): name for name in _COLUMNS}
-    there = [name for name in own if name in table.schema.names]
-    return table.select(there).rename_columns([own[name] for name in there])
-
-
-def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
-    """The url lists of a dataset: files, rows (None: not read to the end), first_shard, limit (None: all rows)."""
-    return tuple(
-        {
-            "files": [shown_url(file.name) for file in each.files],
-            "rows": each.rows,
-            "first_shard": each.first_shard,
-            "limit": each.limit,
-        }
-        for each in (dataset.run.lists if dataset.run else ())
+def summarize(
+    sample: ShardSample,
+    shards_of_metadata: int = 64,
+    rows: int = 0,
+    seconds: float = 60.0,
+    last_run: LastRun | None = None,
+) -> Summary:
+    """Read for about `seconds`, the metadata of so many shards at most, with so many `rows` to look at; the same shards
+    each time, as far as there is time for them."""
+    started = time.monotonic()
+    dataset, whole = sample.dataset, sample.whole
+    chance = random.Random(0)
+    order = chance.sample(dataset.finished, len(dataset.finished))
+    stats, metadata = StatsSums(), MetadataSums(rows)
+    stats.read(dataset, order, started + 0.6 * seconds)
+    with_metadata = itertools.islice((files for files in order if files.metadata), shards_of_metadata)
+    metadata.read(dataset, with_metadata, chance, started + seconds)
+    totals = _totals(sample, stats)
+    run, last_run = dataset.run, last_run or LastRun()
+    recipe = _recipe(dataset)
+    outcomes = +stats.outcomes
+    retryable = sum(rows for code, rows in outcomes.items() if _is_transient(code))
+    problems = [*dataset.problems, *stats.problems, *metadata.problems]
+    return Summary(
+        output_folder=redacted(dataset.folder.url),
+        made_by=dataset.made_by,
+        output_format=dataset.output_format,
+        any2ds=__version__,
+        gathered=time.time(),
+        shards=sample.shards,
+        missing=() if whole is None else tuple(ExpectedShards.of(whole, whole.shards).missing),
+        unfinished=0 if whole is None else len(whole.shards) - sample.shards,
+        pattern=sample.pattern,
+        rows=totals.rows if totals else None,
+        samples=totals.samples if totals else None,
+        bytes=totals.bytes if totals else None,
+        measured=stats.samples_with_bytes if sample.shards == stats.shards or totals is None else totals.samples,
+        exts=dict(totals.exts) if totals else {},
+        coverage=Coverage(stats.shards, stats.rows, len(metadata.shards), metadata.rows),
+        successes=stats.successes,
+        failed=max(0, stats.failed),
+        dropped=stats.dropped,
+        filtered=stats.filtered,
+        duplicates=stats.duplicates,
+        attempts=stats.attempts,
+        outcomes={shown(code, 200): rows for code, rows in most(outcomes, _MOST_OUTCOMES).items()},
+        members=member_figures(stats.members),
+        not_processed={shown(reason, 300): files for reason, files in stats.not_processed.items()},
+        examples={shown(code, 100): shown_url(url) for code, url in stats.examples.items()},
+        started=stats.started,
+        ended=stats.ended,
+        timeline=timeline(stats.works),
+        latencies=_quantiles(stats.latencies),
+        latency_ranges=_coarse(stats.latencies),
+        columns={shown(name, _LONGEST): shown(kind, _LONGEST) for name, kind in metadata.columns.items()},
+        types=_types(metadata),
+        sizes=metadata.distribution("size"),
+        widths=metadata.distribution("width"),
+        heights=metadata.distribution("height"),
+        durations=metadata.distribution("duration"),
+        hosts=tuple(_hosts(metadata)),
+        host_count=len(metadata.hosts),
+        metadata_rows=tuple(_rows(metadata, rows)),
+        options=_plain(run.options) if run else {},
+        run_options=_plain(last_run.options),
+        lists=tuple(_lists(dataset)),
+        recipe=recipe,
+        command=_command(dataset, recipe["name"] if recipe else "", last_run.options),
+        retry=_retry(dataset, last_run) if retryable else "",
+        retryable=retryable,
+        problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
     )
+
+
+def _totals(sample: ShardSample, stats: StatsSums) -> Totals | None:
+    """By the statistics if all were read, else by the list of shards; None where nobody knows."""
+    size = stats.bytes if stats.shards_with_bytes or not stats.shards else None
+    if stats.shards == sample.shards:
+        return Totals(stats.shards, stats.rows, stats.samples, size, dict(stats.exts.most_common()))
+    return sample.totals and replace(sample.totals, bytes=sample.totals.bytes if size is not None else None)
+
+
+def _recipe(dataset: Dataset) -> dict[str, Any] | None:
+    found = RecipeFile.found(dataset.folder, [RECIPE_FILE])  # a sample of shards does not list it
+    if found is None:
+        return None
+    splits = {split.name: split.rows for split in found.splits}
+    skipped = {split.name: dict(split.skipped) for split in found.splits if split.skipped}
+    return {"name": printable(found.full_name), "splits": splits, "skipped": skipped, "trial": found.trial}
+
+
+def _rows(metadata: MetadataSums, count: int) -> Iterator[dict[str, Any]]:
+    """Samples in the order of the dataset, with values that may be shown."""
+    found = sorted(metadata.samples, key=lambda row: str(row.get("key")))
+    for row in spread(found, count):
+        yield {
+            name: shown_url(value) if name == "url" else shown(value, _LONGEST) if isinstance(value, str) else value
+            for name, value in row.items()
+            if value is not None
+        }
+
+
+def _lists(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The url lists: files, rows (None: not read to the end), first_shard, limit (None: all rows)."""
+    run = dataset.run
+    for first in run.lists if run is not None else ():
+        last = (run.parts_of(first.number) or (first,))[-1] if run is not None else first
+        files = [shown_url(file.name) for file in last.files]
+        yield {"files": files, "rows": last.end_row, "first_shard": first.first_shard, "limit": last.limit}
 
 
 def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -253,62 +273,86 @@ def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {"limit": limit} if limit else {}
 
 
-def most(counts: Mapping[str, int], number: int) -> dict[str, int]:
-    """The most frequent ones, and the sum of the others as "other"."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    found = dict(ordered[:number])
-    if rest := sum(count for _, count in ordered[number:]):
-        found["other"] = found.get("other", 0) + rest
-    return found
+def _command(dataset: Dataset, recipe: str, run_options: Mapping[str, Any]) -> str:
+    if dataset.run is None:
+        return ""
+    is_whole = "url_list" in run_options  # those of a retry are of its own command
+    lists = list(_lists(dataset))
+    options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
+    if recipe:
+        return build_command(recipe, options, dataset.run.asked, _data_dir(dataset, recipe))
+    names = [name for each in lists for name in each["files"]]
+    return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
 
 
-def shards_of_stats(dataset: Dataset) -> Sequence[ShardFiles]:
-    """The finished shards whose statistics are worth reading: on a disk all, of a store 10,000 at most, evenly from the
-    first to the last."""
-    return dataset.finished if dataset.folder.is_local else spread(dataset.finished, _MOST_STATS)
+def _data_dir(dataset: Dataset, recipe: str) -> str:
+    """The folder in which it lies as name/config/version; empty if it was moved."""
+    folder = redacted(dataset.folder.url).replace(os.sep, "/").rstrip("/")
+    place = f"/{recipe.replace(':', '/')}"
+    return folder.removesuffix(place) if folder.endswith(place) else ""
 
 
-def spread(values: Sequence[Value], number: int) -> list[Value]:
-    """Up to `number` of them, evenly from the first to the last."""
-    if len(values) <= number:
-        return list(values)
-    return [values[n * (len(values) - 1) // max(1, number - 1)] for n in range(number)]
+def _retry(dataset: Dataset, last_run: LastRun) -> str:
+    """Empty also for the datasets of other tools, and after a retry that gained nothing."""
+    if dataset.run is None or last_run.gained_nothing:
+        return ""
+    return printable(redacted(retry_command(dataset.folder.url, last_run.options)))
 
 
-def _counts_and_sums(names: pa.ChunkedArray, values: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:
-    """How often each name is there, and the sum of its values. `Table.group_by` would load Acero for it."""
-    if not len(names):
-        return
-    order = pc.sort_indices(names)
-    runs = pc.run_end_encode(names.take(order).cast(pa.string()).combine_chunks())
-    sorted_values = values.take(order).cast(pa.int64(), safe=False).combine_chunks()
-    sums = pc.cumulative_sum(sorted_values).take(pc.subtract(runs.run_ends, 1))
-    ends = zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), sums.to_pylist(), strict=True)
-    end_before = sum_before = 0
-    for name, end, total in ends:
-        yield name, end - end_before, total - sum_before
-        end_before, sum_before = end, total
+def _is_transient(code: str) -> bool:
+    try:
+        return code not in NO_FAILURES and failure_code(code).transient
+    except KeyError:  # of other versions or tools
+        return False
 
 
-def _plausible(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without NaN, negative and huge ones: other tools and the user's own steps write any value."""
-    return values.filter(pc.and_(pc.greater_equal(values, 0.0), pc.less(values, _LARGEST)))
+def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:
+    counts = most(metadata.files, _MOST_TYPES)
+    found = {name: TypeFigures(count, metadata.bytes[name]) for name, count in counts.items()}
+    if rest := metadata.files.keys() - counts.keys():
+        found["other"] = TypeFigures(counts["other"], sum(metadata.bytes[name] for name in rest))
+    return {shown(name or "unknown", 100): figures for name, figures in found.items()}
 
 
-def _ranges(values: pa.ChunkedArray, steps: Sequence[float]) -> tuple[tuple[float, float, int], ...]:
-    """Between round numbers, see `_STEPS`. The first range includes what is less than its start."""
-    smallest, largest = max(1e-3, pc.min(values).as_py()), pc.max(values).as_py()
-    if steps[-1] < 10:
-        powers = range(math.floor(math.log10(smallest)), math.ceil(math.log10(max(smallest, largest))) + 2)
-        edges = [round(step * 10.0**power, 6) for power in powers for step in steps]
-    else:
-        edges = [*steps]
-        while edges[-1] <= largest:
-            edges.append(2 * edges[-1])
-    edges = edges[max(0, bisect.bisect_right(edges, smallest) - 1) : bisect.bisect_right(edges, largest) + 1]
-    below = [pc.sum(pc.less(values, edge)).as_py() or 0 for edge in edges]
-    below[0] = 0
-    return tuple(
-        (start, stop, after - before)
-        for (start, stop), (before, after) in zip(itertools.pairwise(edges), itertools.pairwise(below), strict=True)
-    )
+def _hosts(metadata: MetadataSums) -> Iterator[HostFigures]:
+    found = [
+        HostFigures(
+            shown(name, 260),
+            outcomes.total(),
+            sum(outcomes[code] for code in outcomes if code not in NO_FAILURES),
+            dict(outcomes.most_common()),
+        )
+        for name, outcomes in metadata.hosts.items()
+    ]
+    found.sort(key=lambda host: (-host.failed, -host.rows, host.name))
+    yield from found[:_MOST_HOSTS]
+
+
+def _coarse(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
+    """In ranges between round numbers; a bucket counts where its middle is."""
+    counts: Counter[int] = Counter()
+    for start, stop, count in histogram.ranges():
+        if count:
+            counts[min(max(1, bisect.bisect(_LATENCY_EDGES, (start + stop) / 2)), len(_LATENCY_EDGES) - 1)] += count
+    ranges = range(min(counts), max(counts) + 1) if counts else ()
+    return tuple((_LATENCY_EDGES[n - 1], _LATENCY_EDGES[n], counts[n]) for n in ranges)
+
+
+def _quantiles(histogram: Histogram) -> dict[str, float]:
+    found = {f"p{round(100 * share)}": histogram.quantile(share) for share in _QUANTILES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Bounded and without control characters and secrets: `.any2ds/run` may come from anybody."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return shown(redacted(value), 2000)
+        if isinstance(value, Mapping):
+            return {shown(str(name), 200): plain(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(each) for each in value[:100]]
+        return value if value is None or isinstance(value, (bool, int, float)) else shown(str(value), 200)
+
+    return {shown(str(name), 100): plain(value) for name, value in options.items()}

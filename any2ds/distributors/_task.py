@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import pickle
+import socket
 import sys
 import threading
 import time
@@ -29,7 +30,6 @@ from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Mailbox, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _forwarded_stderr(outbox: Outbox) -> Iterator[int]:
     reading, writing = os.pipe()
 
     def forward() -> None:
-        host = f"{Owner.here().host}: ".encode()
+        host = f"{socket.gethostname()}: ".encode()
         with open(reading, "rb") as lines:
             while line := lines.readline(_LONGEST_LINE):
                 if not outbox.send_stderr(host + line):

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.core.errors import NoGoodRow, ReadError, printable, redacted
+from any2ds.core.rows import BAD_ROW_COLUMN
 
-COLUMN = "any2ds.bad_row"
+COLUMN = BAD_ROW_COLUMN
 MOST_LEADING = 1000  # bad rows before the first good one: with more, the list is in another format
 _SHOWN = 200  # characters of a line
 

@@ -15,7 +15,7 @@ from any2ds.config.options import InputOptions
 from any2ds.core.compression import PieceFile
 from any2ds.readers.inputs import File, Input
 from any2ds.readers.sources import Source
-from any2ds.storage.folders import InputFile, stamps
+from any2ds.storage.lists import InputFile, stamps
 from any2ds.storage.stores import Stores
 
 BLOCK = 128 << 10  # bytes in which the rows of a block begin

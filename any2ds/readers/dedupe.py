@@ -12,7 +12,7 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -166,17 +166,17 @@ def mark_duplicates(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     layout: Layout,
-    first_shard: int = 0,
+    shard_at: Callable[[int], int] = int,
     media: MediaOptions | None = None,
 ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The rows of a list with the column `DUPLICATE_OF`, and their schema. Shards are numbered from `first_shard`; an
-    empty batch ends a shard. `media` determines which columns transforms read."""
+    """The rows of a list with the column `DUPLICATE_OF`, and their schema. `shard_at` gives the number of the n-th
+    shard, from 0; an empty batch ends a shard. `media` determines which columns transforms read."""
     schema = schema.append(DUPLICATE_OF)
-    return _marked(batches, layout, first_shard, media or MediaOptions()), schema
+    return _marked(batches, layout, shard_at, media or MediaOptions()), schema
 
 
 def _marked(
-    batches: Iterable[pa.RecordBatch], layout: Layout, first_shard: int, media: MediaOptions
+    batches: Iterable[pa.RecordBatch], layout: Layout, shard_at: Callable[[int], int], media: MediaOptions
 ) -> Iterator[pa.RecordBatch]:
     """Rows wait on disk until many are looked up at once: the more URLs there are before them, the longer that takes,
     and the more of them it pays for."""
@@ -205,7 +205,7 @@ def _marked(
                 until = bisect_left(rows, start + batch.num_rows, at)
                 for row, first in zip(rows[at:until], firsts[at:until], strict=True):
                     shard, place = divmod(first, layout.rows_per_shard)
-                    keys[row - start] = key(shard=first_shard + shard, position=place)
+                    keys[row - start] = key(shard=shard_at(shard), position=place)
                 at = until
                 yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))
     if not isinstance(end, StopIteration):

@@ -30,8 +30,8 @@ from any2ds.readers.formats._objects import Group, keys_of, to_batches
 from any2ds.readers.formats._repair import without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, one_line, require, sliced
 from any2ds.readers.shuffle import RowGroup
-from any2ds.storage import folders
-from any2ds.storage.folders import InputFile
+from any2ds.storage import lists
+from any2ds.storage.lists import InputFile
 from any2ds.storage.stores import Stores
 
 STDIN = "-"
@@ -446,7 +446,7 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
             "the files to download: the first argument is a file with their URLs, one a line. If this is a list, "
             "--input_format=txt reads it"
         )
-    files, is_folder = folders.input_files(url, stores)
+    files, is_folder = lists.input_files(url, stores)
     passed_over: tuple[str, ...] = ()
     if is_folder:
         files = _outside_datasets(url, files, stores)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 
 from any2ds.core.manifest import URLS, row_urls, urls_sha256
 from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk, serialized
-from any2ds.core.rows import ShardJob
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
-
-State = Literal["missing", "short", "done"]
-"""Of a shard: not written; written, but the list has further rows for it; written."""
+from any2ds.core.rows import JOB_COLUMNS, SETTLED_COLUMN, ShardJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +29,70 @@ class Cut:
     def urls(self) -> list[str | None]:
         return [url for batch in self.batches for url in batch.column("url").to_pylist()]
 
-    def fingerprint(self, rows: int | None = None) -> str:
-        """A hash of the URLs of its first `rows`, or of all."""
-        return urls_sha256((row_urls(batch, self.url_columns) for batch in self.batches), rows)
+    def fingerprint(self) -> str:
+        """A hash of the URLs of its rows."""
+        return urls_sha256(row_urls(batch, self.url_columns) for batch in self.batches)
+
+    def job(self, schema: pa.Schema, settled: Mapping[int, str] | None = None) -> ShardJob:
+        """The job of its shard, with the columns of `schema`. The rows at the positions `settled` are not fetched, but
+        fail as is said there (SETTLED_COLUMN)."""
+        batches = list(self.batches)
+        if settled:
+            codes = pa.array([settled.get(position) for position in range(self.rows)], pa.string())
+            (rows,) = pa.Table.from_batches(_alike(batches, schema)).combine_chunks().to_batches()
+            batches = [rows.append_column(SETTLED_COLUMN, codes)]
+        return job_of(self.shard_id, batches, schema, self.fingerprint())
 
 
-def plan(
-    cuts: Iterable[Cut], schema: pa.Schema, state: Callable[[Cut], State] = lambda cut: "missing"
-) -> Iterator[ShardJob]:
-    """The jobs of the shards that are not "done" by their `state`, which may raise."""
-    for cut in cuts:
-        if (found := state(cut)) != "done":
-            rows, size = _serialize(cut.batches, schema)
-            redo = () if found == "short" else None
-            yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, size=size, fingerprint=cut.fingerprint())
+def job_of(shard_id: int, batches: Sequence[pa.RecordBatch], schema: pa.Schema, fingerprint: str) -> ShardJob:
+    """A job with the columns of `schema` and those of JOB_COLUMNS that a batch has."""
+    rows = _alike(batches, schema)
+    size = sum(batch.nbytes for batch in rows)
+    serial = serialized(rows, rows[0].schema, size)
+    return ShardJob(shard_id, serial, sum(batch.num_rows for batch in rows), size=size, fingerprint=fingerprint)
+
+
+def _alike(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The batches with the same columns, which are null where a batch lacks one of JOB_COLUMNS."""
+    for name in JOB_COLUMNS:
+        if any(name in batch.schema.names for batch in batches):
+            schema = schema.append(pa.field(name, pa.string()))
+            batches = [
+                batch
+                if name in batch.schema.names
+                else batch.append_column(name, pa.nulls(batch.num_rows, pa.string()))
+                for batch in batches
+            ]
+    return [batch.select(schema.names) for batch in batches]
 
 
 def cuts(
     batches: Iterable[pa.RecordBatch],
     rows_per_shard: int,
-    first_shard: int = 0,
-    by_file: bool = False,
+    by_marker: bool = False,
     url_columns: Sequence[str] = URLS,
 ) -> Iterator[Cut]:
-    """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, an empty batch, which ends each
-    file, ends a shard too.
+    """Shard i, from 0, holds the rows from i * `rows_per_shard`; with `by_marker`, an empty batch ends a shard too.
 
     If `batches` raises, the rows before come first; the last shard of them may be short.
     """
     pending: list[pa.RecordBatch] = []
     in_memory = 0  # the last batches of `pending` that are not on disk
     size = 0  # bytes of these
-    start, missing = 0, rows_per_shard
+    number, start, missing = 0, 0, rows_per_shard
     failure: Exception | None = None
 
     def ended() -> Cut:
-        nonlocal start, missing, first_shard, in_memory, size
-        cut = Cut(first_shard, start, tuple(pending), failure is not None, url_columns)
+        nonlocal number, start, missing, in_memory, size
+        cut = Cut(number, start, tuple(pending), failure is not None, url_columns)
         pending.clear()
         in_memory = size = 0
-        start, missing, first_shard = start + cut.rows, rows_per_shard, first_shard + 1
+        number, start, missing = number + 1, start + cut.rows, rows_per_shard
         return cut
 
     try:
         for batch in batches:
-            if by_file and not batch.num_rows and pending:
+            if by_marker and not batch.num_rows and pending:
                 yield ended()
             while batch.num_rows:
                 pending.append(batch.slice(0, missing))
@@ -96,18 +110,3 @@ def cuts(
         yield ended()
     if failure is not None:
         raise failure
-
-
-def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, int]:
-    """The columns of `schema`, and `BAD_ROWS` if one of the batches has it; and how many bytes these are in memory."""
-    rows = list(batches)
-    if any(BAD_ROWS in batch.schema.names for batch in rows):
-        schema = schema.append(pa.field(BAD_ROWS, pa.string()))
-        rows = [
-            batch
-            if BAD_ROWS in batch.schema.names
-            else batch.append_column(BAD_ROWS, pa.nulls(batch.num_rows, pa.string()))
-            for batch in rows
-        ]
-    size = sum(batch.nbytes for batch in rows)
-    return serialized((batch.select(schema.names) for batch in rows), schema, size), size

@@ -33,7 +33,7 @@ from any2ds.readers.contract import Columns
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
-from any2ds.storage.folders import InputFile, stamps
+from any2ds.storage.lists import InputFile, stamps
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)

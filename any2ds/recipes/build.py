@@ -41,19 +41,20 @@ from any2ds.config.signature import command
 from any2ds.config.watch import WatchOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, error_text
-from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
+from any2ds.core.manifest import Beginning, Ending, Manifest, Segment, columns_of, key_format
 from any2ds.core.members import URL as URL_OF_MEMBER
 from any2ds.core.members import column as column_of_member
 from any2ds.core.paths import expanded
 from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import tfds
-from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.own_code import is_own, signature
 from any2ds.dataset.places import data_dir as default_data_dir
 from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
+from any2ds.dataset.run_file import begin_segment
+from any2ds.dataset.shard_list_file import rebuild
 from any2ds.distributors._contract import Worker
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
@@ -66,10 +67,9 @@ from any2ds.run.last_report import LastReport
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
+from any2ds.run.overwrite import overwrite
 from any2ds.run.reporting import reporters
-from any2ds.run.resume.overwrite import overwrite
-from any2ds.run.resume.resume import deciding_options
-from any2ds.run.resume.user_files import ShardNames, refuse_users_files
+from any2ds.run.segments import deciding_options
 from any2ds.run.session import (
     check_parts,
     check_private,
@@ -78,8 +78,8 @@ from any2ds.run.session import (
     distributing,
     refuse_clashes,
     run_info,
-    samples_of,
 )
+from any2ds.run.user_files import ShardNames, refuse_users_files
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
 from any2ds.storage.report_file import is_others_report
@@ -284,10 +284,13 @@ class RecipeBuild:
 
     def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
         """Make the shards that are missing, and then what is told of all of them."""
-        state = samples["state"]
         shards = self._shards(folder, samples["splits"])
         described = self._described(shards, samples)
-        output.write(layout.RUN_FILE, self._manifest(shards, state).to_json())
+        output.write(layout.BUILDING_FILE, samples["state"].encode())
+        manifest = self._manifest(shards)
+        output.put_if_absent(layout.RUN_FILE, manifest.to_json())
+        for segment in manifest.segments:
+            begin_segment(output, segment)
         output.write(layout.RECIPE_FILE, described.to_json())
         total = RunReport()
         plans = [(kind, own) for kind in ("samples", "urls") if (own := [each for each in shards if each.kind == kind])]
@@ -299,14 +302,13 @@ class RecipeBuild:
                     "download", output, self.given, self.config.storage, self.config.output, self.config.config_file
                 ),
                 finished=plan.finished,
-                samples=samples_of(self.config.output.output_folder, self.config.storage, unfinished=True),
             )
             watching = reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
             with distributing(self._sharing(kind, own)) as distributor:
                 total = total.followed_by(run(worker, distributor, watching, ledger, self.config.run.grace))
         rebuild(output, self.config.output)
-        output.write(layout.RUN_FILE, self._manifest(shards, None).to_json())  # from here on it can be opened
+        output.remove(layout.BUILDING_FILE)  # from here on it can be opened
         shutil.rmtree(folder, ignore_errors=True)
         return total
 
@@ -348,10 +350,10 @@ class RecipeBuild:
         """What the dataset in a folder says of itself; None if there is none, or one that is being built."""
         try:
             found = RecipeFile.of(folder)
-            manifest = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
+            _ = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
         except (ValueError, FileNotFoundError, NotADirectoryError):
             return None
-        return None if manifest.is_being_built else found
+        return None if folder.exists(layout.BUILDING_FILE) else found
 
     def _check_free(self, final: OutputFolder) -> None:
         """Raises OutputError if something else lies where the dataset is to be."""
@@ -369,9 +371,10 @@ class RecipeBuild:
         before = output.read(layout.RUN_FILE)
         if before is not None:
             manifest = Manifest.parse(before)
-            if manifest.options.get("building_state") == state and manifest.is_being_built:
+            building = output.read(layout.BUILDING_FILE)
+            if building == state.encode():
                 return
-            if manifest.is_being_built:
+            if building is not None:
                 log.warning("%s: the recipe or its options have changed: the build starts anew", self.recipe.full_name)
             names = [*output.names(), *output.names_like(f"{layout.STATE_FOLDER}/")]
             overwrite(output, manifest, names, ())
@@ -563,31 +566,29 @@ class RecipeBuild:
             first += len(slices)
         return found
 
-    def _manifest(self, shards: Sequence[_SplitShards], state: str | None) -> Manifest:
-        """What `.any2ds/run` says; with `state`, that the dataset is being built."""
+    def _manifest(self, shards: Sequence[_SplitShards]) -> Manifest:
+        """What `.any2ds/run` and the segments say: each split is one."""
         options = deciding_options({**self.config.to_options(), "url_list": None})
-        if state is not None:
-            options |= {"building": True, "building_state": state}
-        segments = [
+        segments = tuple(
             Segment(
+                number,
                 each.first_shard,
                 (),
                 Beginning(min(1000, each.rows), each.slices[0].fingerprint),
-                rows=each.rows,
-                shards=len(each.slices),
+                "recipe",
+                list_number=number,
+                ending=Ending(each.rows, len(each.slices)),
             )
-            for each in shards
-            if each.slices
-        ]
+            for number, each in enumerate(each for each in shards if each.slices)
+        )
         members = self.config.members
         of_rows = self._url_schema_of(members.columns if members is not None else {})
         schema = pa.schema([*of_rows, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
-        nothing = Segment(0, (), Beginning(0, ""), rows=0, shards=0)
         keys = key_format(self.config.output.layout)
         steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()
         place = OutputFolder.at(self.final, self.config.storage).identity
         signed = signature(place, options["transform"] or ())
-        return Manifest(options, keys, columns_of(schema), tuple(segments) or (nothing,), steps, signature=signed)
+        return Manifest(options, keys, columns_of(schema), segments, steps, signature=signed)
 
     def _described(self, shards: Sequence[_SplitShards], samples: Mapping[str, Any]) -> RecipeFile:
         recipe, info = self.recipe, self.info

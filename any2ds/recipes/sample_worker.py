@@ -132,13 +132,11 @@ class SampleWorker:
         return self
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
-        from any2ds.storage.lock.run_lock import Guard
+        from any2ds.storage.lock.run_lock import working
 
         output = self.folder
-        if self._locks:
-            output.guard = Guard(output, self._locks)
         room = output.staging_room
-        with room.watched(), staging(output.staging_root, output.identity) as folder:
+        with working(output, self._locks), room.watched(), staging(output.staging_root) as folder:
             maker = _Maker(self._options, Features.of_spec(self._spec), folder, output)
             for job in jobs:
                 if self._stopping:

@@ -13,19 +13,18 @@ from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core.errors import shard_count
-from any2ds.core.reports import IncompleteRun, RunReport
-from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
+from any2ds.core.reports import RunReport
+from any2ds.dataset.shard_list_file import ShardListFile, is_complete
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
 from any2ds.run.last_report import LastReport, write_dataset_files
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
-from any2ds.run.ranks import Rank, exclusive, joined, rank_of
+from any2ds.run.plan import ShardPlan
+from any2ds.run.ranks import Rank, joined, rank_of
 from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
 from any2ds.run.reporting import reporters
-from any2ds.run.resume.plan import ShardPlan
-from any2ds.run.resume.resume import resume
-from any2ds.run.resume.user_files import refuse_lists_in_the_way
+from any2ds.run.segments import prepare
 from any2ds.run.session import (
     check_parts,
     check_private,
@@ -35,9 +34,9 @@ from any2ds.run.session import (
     refuse_clashes,
     run_info,
 )
+from any2ds.run.user_files import refuse_lists_in_the_way
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import Guard, RunLock, locked
-from any2ds.storage.swap import finish_swaps, no_swap_left
+from any2ds.storage.lock.run_lock import RunLock, locked
 from any2ds.transforms.chain import options_by_step
 from any2ds.worker.worker import ShardWorker
 
@@ -103,67 +102,49 @@ class _Download:
         with (
             locked(output, "download") as lock,
             LastReport(self.config.watch, self.info) as last_report,
-            Catalogue(output, self.config.output) as catalogue,
-            no_swap_left(output),
+            ShardListFile(output, self.config.output) as shard_list,
         ):
-            plan = resume(self.config, self.source, output)
-            catalogue.start(plan.finished)
-            last_report.total = self.make(plan, lock, catalogue)
+            plan = ShardPlan(self.config, self.source, output, prepare(self.config, self.source, output))
+            shard_list.finished_before = plan.finished
+            last_report.total = self.make(plan, lock, shard_list)
         return last_report.total
 
     def make_share(self, rank: Rank) -> RunReport:
         """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
         output = self.output
         with joined(output, rank) as lock:
-            with exclusive(output, lock, "join", rank):
-                finish_swaps(output, rank.makes)
-                plan = resume(self.config, self.source, output)
-                reopen(output)
-            output.guard = Guard(output, lock.locks)
-            try:
-                with no_swap_left(output, rank.makes):
-                    report = self.make(plan, lock)
-            except IncompleteRun:
-                _record(plan, lock, rank)
-                raise
-            _record(plan, lock, rank)
+            plan = ShardPlan(self.config, self.source, output, prepare(self.config, self.source, output))
+            ShardListFile(output, self.config.output).mark_open()
+            report = self.make(plan, lock)
             if missing := plan.missing():
                 log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
                 return report
-            with exclusive(output, lock, "finish", rank):
-                if is_closed(output):
-                    log.info("another rank has finished the dataset")
-                else:
-                    write_dataset_files(self.config.watch, self.info)
-                    log.info("the dataset is finished: all of its shards exist")
+            if is_complete(output):
+                log.info("another rank has finished the dataset")
+            else:
+                write_dataset_files(self.config.watch, self.info)
+                log.info("the dataset is finished: all of its shards exist")
             return report
 
     def make(
         self,
         plan: ShardPlan,
         lock: RunLock,
-        catalogue: Catalogue | None = None,
+        shard_list: ShardListFile | None = None,
     ) -> RunReport:
-        """Make the shards of `plan`, of which `catalogue` keeps the list."""
+        """Make the shards of `plan`, of which `shard_list` keeps the list."""
         config = self.config
         worker = ShardWorker.of(config, lock.locks, self.new_fetcher)
         if rank := rank_of(config.share):
             worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
         keeping: list[Reporter] = []
-        if catalogue is not None:
-            info = replace(info, stored_exts=catalogue.stored_exts)
-            keeping.append(ShardListener(catalogue.on_shard))
+        if shard_list is not None:
+            info = replace(info, stored_exts=shard_list.stored_exts)
+            keeping.append(ShardListener(shard_list.on_shard))
         watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *keeping]
-        ledger = Ledger(plan, lock, config.run.max_shard_retry, catalogue.begin if catalogue is not None else None)
+        ledger = Ledger(plan, lock, config.run.max_shard_retry, shard_list.begin if shard_list is not None else None)
         return run(worker, self.distributor, watching, ledger, config.run.grace)
-
-
-def _record(plan: ShardPlan, lock: RunLock, rank: Rank) -> None:
-    """Record for the other ranks where the list ends."""
-    if not plan.is_recorded:
-        with exclusive(plan.output, lock, "finish", rank):
-            plan.record()
 
 
 @contextmanager

@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from any2ds.config.options import FinishOptions, ParsedOptions, StorageOptions, flat
 from any2ds.config.signature import command
 from any2ds.config.watch import WatchOptions
-from any2ds.core import layout
-from any2ds.core.errors import OutputError, shard_count
-from any2ds.core.manifest import Manifest
+from any2ds.core.errors import shard_count
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.places import located
-from any2ds.dataset.run_file import options_of
+from any2ds.dataset.run_file import manifest_of, options_of
 from any2ds.run.last_report import write_dataset_files
-from any2ds.run.resume.compare import incomplete
 from any2ds.run.session import run_info
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
-from any2ds.storage.swap import no_swap_left
 
 _MOST_NAMED = 10
 
@@ -36,7 +32,7 @@ def finish(options: ParsedOptions) -> Completion:
     output = OutputFolder.at(asked.output_folder, storage)
     made, _ = options_of(output)
     info = run_info("finish", output, flat([asked]), storage, made)
-    with locked(output, "finish"), no_swap_left(output):
+    with locked(output, "finish"):
         write_dataset_files(WatchOptions(report=asked.report), info)
         return Completion.of(output)
 
@@ -52,16 +48,9 @@ class Completion:
     @classmethod
     def of(cls, output: OutputFolder) -> Completion:
         """Raises OutputError if its `.any2ds/run` cannot be read."""
-        present = output.finished_shards()
-        try:
-            manifest = Manifest.parse(output.read(layout.RUN_FILE) or b"")
-            expected = ExpectedShards(manifest.lists, present, manifest.layout.rows_per_shard)
-            doubtful = {shard_id for segment in manifest.lists for shard_id in segment.short} & present
-            short = incomplete(output, manifest.layout, {shard_id: expected.rows(shard_id) for shard_id in doubtful})
-        except ValueError as error:
-            raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
-        missing = tuple(sorted({*expected.missing, *short}))
-        return cls(len(present - short), missing, not expected.has_unread_list)
+        present, manifest = output.finished_shards(), manifest_of(output)
+        expected = ExpectedShards(manifest.segments, present, manifest.layout.rows_per_shard)
+        return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
 
     @property
     def is_whole(self) -> bool:

@@ -10,7 +10,7 @@ from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, RunReport
-from any2ds.dataset.catalogue import rebuild
+from any2ds.dataset.shard_list_file import rebuild
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
@@ -60,9 +60,9 @@ class LastReport:
 
     def _make(self) -> None:
         # Not before: templates take longer to import than a run needs for its first files.
-        from any2ds.dataset.figures import LastRun
         from any2ds.dataset.report.report import page, put
         from any2ds.dataset.shard_sample import ShardSample
+        from any2ds.dataset.summary import LastRun
 
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)

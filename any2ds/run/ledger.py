@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from io import FileIO
 from typing import Protocol
 
 from any2ds.core.errors import DamagedShard, ReadError, shard_count
@@ -20,7 +17,7 @@ from any2ds.storage.lock.run_lock import RunLock
 
 log = logging.getLogger(__name__)
 
-_MOST_KEPT = 128 << 20  # bytes of open jobs that are kept in case their shards fail
+_MOST_KEPT = 128 << 20  # bytes of jobs that are kept in case their shards fail; the next run makes the others
 _FIRST_RETRIES = 10  # failed shards in the first retry pass; the others are retried only if one of these succeeds
 
 
@@ -48,11 +45,9 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A job whose shard failed and is to be retried; its rows are on disk."""
+    """A job whose shard failed and is to be retried."""
 
-    job: ShardJob  # without its rows
-    start: int  # of its rows in the file
-    size: int  # of these, in bytes
+    job: ShardJob
     error: ShardError
 
 
@@ -79,11 +74,10 @@ class Ledger:
         self._open: dict[int, ShardJob | None] = {}  # None: not kept, to save memory
         self._failed: dict[int, _Failed] = {}  # in this pass, to be retried
         self._retries: dict[int, _Failed] = {}  # from earlier passes, and not pulled yet
-        self._rows: FileIO | None = None  # of failed jobs, since the first of them; closed by `close`
         self._passes = 0  # before this one
         self._made = 0  # shards in this pass
-        self._kept = 0  # bytes of open jobs
-        self._lock = threading.Lock()  # guards the jobs and the file
+        self._kept = 0  # bytes of the rows of open and of failed jobs
+        self._lock = threading.Lock()  # guards the jobs
 
     @property
     def total(self) -> RunReport:
@@ -129,17 +123,11 @@ class Ledger:
             return event
         log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
         attempt = max(job.attempt, event.attempt) if job else event.attempt
-        self._forget(job)
         if job is None or attempt >= self._max_retry:
+            self._forget(job)
             return self._lose(event)
         event = replace(event, attempt=attempt, again=True)
-        try:
-            with self._lock:
-                start = self._keep(job.rows)
-        except OSError as error:  # a full disk above all
-            log.warning("shard %d is not retried: its rows cannot be kept: %s", event.shard_id, error)
-            return self._lose(replace(event, again=False))
-        self._failed[event.shard_id] = _Failed(replace(job, rows=b""), start, len(job.rows), event)
+        self._failed[event.shard_id] = _Failed(job, event)
         return event
 
     def unreported(self) -> Iterator[ShardError]:
@@ -161,10 +149,9 @@ class Ledger:
         for shard_id in shard_ids:
             with self._lock:
                 failed = self._retries[shard_id]
-                job = replace(failed.job, rows=self._kept_rows(failed), attempt=failed.error.attempt + 1)
+                job = replace(failed.job, attempt=failed.error.attempt + 1)
                 del self._retries[shard_id]
                 self._open[shard_id] = job
-                self._kept += failed.size
             yield job
 
     def given_up(self) -> Iterator[ShardError]:
@@ -180,8 +167,6 @@ class Ledger:
         """The run has ended: open shards are left to another one."""
         for _ in self.given_up():
             pass
-        if self._rows is not None:
-            self._rows.close()
         self._total = replace(self._total, left_shards=len(self._open))
 
     def check_complete(self) -> None:
@@ -193,25 +178,6 @@ class Ledger:
             problems.append(f"{lost}, the first ({first.shard_id}): {first.reason}")
         if problems:
             raise IncompleteRun("; ".join(problems), self.total)
-
-    def _keep(self, rows: bytes) -> int:
-        """Write the rows of a failed job; returns the place where they begin. Raises OSError."""
-        if self._rows is None:
-            # Without a buffer, in which what a full disk refuses would stay.
-            self._rows = tempfile.TemporaryFile(prefix="any2ds-", buffering=0)  # noqa: SIM115
-        start, left = self._rows.seek(0, os.SEEK_END), memoryview(rows)
-        while left:
-            left = left[self._rows.write(left) :]
-        return start
-
-    def _kept_rows(self, failed: _Failed) -> bytes:
-        assert self._rows is not None
-        self._rows.seek(failed.start)
-        rows = bytearray(failed.size)
-        left = memoryview(rows)
-        while left and (count := self._rows.readinto(left)):
-            left = left[count:]
-        return bytes(rows)
 
     def _forget(self, job: ShardJob | None) -> None:
         if job is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from any2ds.core.failures import SUCCESS
@@ -15,7 +15,7 @@ from any2ds.core.processes import resources
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
 
-_RATE_WINDOW = 10.0  # seconds over which rates are taken, and the verdict is
+_RATE_WINDOW = 10.0  # seconds over which rates, latencies and the verdict are taken
 _PACE_WINDOW = 120.0  # the same for the time left, and for all rates while only finished shards report
 _SILENT = 10.0  # seconds without an event after which a worker counts as gone
 _MOST_HOSTS = 5  # named
@@ -46,41 +46,47 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
-    """What only grows; or, of the difference of two, the rates per second."""
+class Totals:
+    """Sums since the start of the run, which only grow: rows of a shard that is lost count each time they are done."""
 
-    at: float
-    rows: float = 0
-    successes: float = 0
-    attempts: float = 0
-    received: float = 0
+    at: float  # seconds, of the clock
+    rows: int = 0
+    successes: int = 0
+    attempts: int = 0
+    received: int = 0  # bytes
 
-    def rates_since(self, other: _Totals) -> _Totals:
-        span = max(1e-3, self.at - other.at)
-        return _Totals(
-            self.at,
-            (self.rows - other.rows) / span,
-            (self.successes - other.successes) / span,
-            (self.attempts - other.attempts) / span,
-            (self.received - other.received) / span,
-        )
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What has been added to the Totals, per second."""
+
+    rows: float
+    successes: float
+    attempts: float
+    received: float
+
+    @classmethod
+    def between(cls, before: Totals, now: Totals) -> Rates:
+        seconds = max(1e-3, now.at - before.at)
+        names = ("rows", "successes", "attempts", "received")
+        return cls(*((getattr(now, name) - getattr(before, name)) / seconds for name in names))
 
 
 class _History:
-    """Totals over the last `span` seconds, at least `step` apart, and the last ones before."""
+    """Totals of the last `span` seconds, at least `step` seconds apart."""
 
-    def __init__(self, first: _Totals, span: float, step: float) -> None:
+    def __init__(self, first: Totals, span: float, step: float) -> None:
         self._kept = [first]
         self._span, self._step = span, step
 
-    def rates(self, now: _Totals) -> _Totals:
-        """Over that time, or since anything has happened."""
+    def rates(self, now: Totals) -> Rates:
+        """Over the last `span` seconds, or since anything has happened."""
         kept = self._kept
         if not (now.rows or now.received):  # imports and first connections say nothing about the speed
             kept[:] = [now]
         while len(kept) > 1 and now.at - kept[1].at >= self._span:
             del kept[0]
-        rates = now.rates_since(kept[0])
+        rates = Rates.between(kept[0], now)
         if now.at - kept[-1].at >= self._step:
             kept.append(now)
         return rates
@@ -102,47 +108,46 @@ class Monitor:
     ) -> None:
         self._clock, self._outlook, self._open_shards, self._memory = clock, outlook, open_shards, memory
         self.is_stopping = False  # set once the run was asked to stop; the time left is unknown from then on
-        self._started = self._turned = clock()
         self._lock = threading.Lock()
-        self._outcomes: Counter[str] = Counter()  # from Progress
-        self._reported: Counter[str] = Counter()  # from finished shards
-        self._is_live = False  # whether rows are reported before their shard is finished
-        self._bytes = self._bytes_reported = 0
-        self._rows = self._successes = 0  # ever reported, those of shards included that were lost and are made again
-        self._received = self._attempts = self._attempts_reported = 0
-        self._shards_done = self._shards_failed = 0
-        self._before = finished_shards
+        self._started = clock()
+        self._totals = Totals(self._started)
+        self._live: Counter[str] = Counter()  # outcome -> rows, of Progress; fewer again where a shard is lost
+        self._live_bytes = 0
+        self._finished: Counter[str] = Counter()  # outcome -> rows, of finished shards
+        self._finished_bytes = self._finished_attempts = 0
+        self._before, self._shards_done, self._shards_failed = finished_shards, 0, 0
         self._workers: dict[str, tuple[float, WorkerMetrics]] = {}
         self._recent: deque[tuple[float, WorkerMetrics]] = deque()
-        self._latencies = [Histogram(), Histogram()]  # of the present window, and of the one before
-        self._history = _History(_Totals(self._started), _RATE_WINDOW, 0.25)
-        self._pace = _History(_Totals(self._started), _PACE_WINDOW, 2.0)
+        self._history = _History(self._totals, _RATE_WINDOW, 0.25)
+        self._pace = _History(self._totals, _PACE_WINDOW, 2.0)
 
     def take(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Progress):
-                self._outcomes.update(event.outcomes)
-                self._is_live = self._is_live or any(event.outcomes.values())
-                self._rows += sum(max(0, count) for count in event.outcomes.values())
-                self._successes += max(0, event.outcomes.get(SUCCESS, 0))
-                self._bytes += event.bytes
-                if event.metrics is not None:
-                    self._take_metrics(event.metrics)
+                self._add_progress(event)
             elif isinstance(event, ShardReport):
                 self._shards_done += 1
-                self._reported.update(event.status_dict)
-                self._bytes_reported += event.bytes
-                self._attempts_reported += event.attempts
+                self._finished.update(event.status_dict)
+                self._finished_bytes += event.bytes
+                self._finished_attempts += event.attempts
             elif isinstance(event, ShardError):
                 self._shards_failed += not event.again
 
-    def _take_metrics(self, metrics: WorkerMetrics) -> None:
-        now = self._clock()
-        self._workers[metrics.worker] = now, metrics
-        self._recent.append((now, metrics))
-        self._received += metrics.received
-        self._attempts += metrics.attempts
-        self._latencies[0].update(metrics.latencies)
+    def _add_progress(self, event: Progress) -> None:
+        totals, metrics = self._totals, event.metrics
+        self._live.update(event.outcomes)
+        self._live_bytes += event.bytes
+        self._totals = replace(
+            totals,
+            rows=totals.rows + sum(max(0, count) for count in event.outcomes.values()),
+            successes=totals.successes + max(0, event.outcomes.get(SUCCESS, 0)),
+            attempts=totals.attempts + (metrics.attempts if metrics else 0),
+            received=totals.received + (metrics.received if metrics else 0),
+        )
+        if metrics is not None:
+            now = self._clock()
+            self._workers[metrics.worker] = now, metrics
+            self._recent.append((now, metrics))
 
     def snapshot(self) -> Snapshot:
         memory = self._memory()
@@ -151,31 +156,32 @@ class Monitor:
 
     def _snapshot(self, now: float, memory: int) -> Snapshot:
         self._forget(now)
-        live = self._is_live
-        outcomes, size = (self._outcomes, self._bytes) if live else (self._reported, self._bytes_reported)
-        totals = _Totals(
+        is_live = self._totals.rows > 0  # else rows are reported with their finished shards
+        outcomes, size = (self._live, self._live_bytes) if is_live else (self._finished, self._finished_bytes)
+        totals = Totals(
             now,
-            self._rows if live else outcomes.total(),
-            self._successes if live else outcomes[SUCCESS],
-            max(self._attempts, self._attempts_reported),
-            max(self._received, size),
+            self._totals.rows if is_live else outcomes.total(),
+            self._totals.successes if is_live else outcomes[SUCCESS],
+            max(self._totals.attempts, self._finished_attempts),
+            max(self._totals.received, size),
         )
-        recent, pace = self._history.rates(totals), self._pace.rates(totals)
-        rates = recent if live or self._recent else pace
-        workers = [metrics for _, metrics in self._workers.values()]
+        rates, pace = self._history.rates(totals), self._pace.rates(totals)
+        rates = rates if is_live or self._recent else pace
+        workers, recent = [each for _, each in self._workers.values()], [each for _, each in self._recent]
         is_counted = resources.name() in self._workers  # a worker in this process
-        memory = (0 if is_counted else memory) + sum(each.memory for each in workers)
-        latencies = self._latencies[0] + self._latencies[1]
         outlook, hosts = self._outlook(), _worst_hosts(workers)
-        limit = verdict([each for _, each in self._recent], hosts, outlook.is_read, outlook.can_shuffle)
+        limit = verdict(recent, hosts, outlook.is_read, outlook.can_shuffle)
         slowest = max((each.remaining for each in workers), default=0.0)
         share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows, slowest)
+        latencies = Histogram()
+        for each in recent:
+            latencies.update(each.latencies)
         return Snapshot(
             seconds=now - self._started,
             outcomes={code: count for code, count in outcomes.most_common() if count > 0},
             bytes=max(0, size),
-            received=int(totals.received),
-            attempts=int(totals.attempts),
+            received=totals.received,
+            attempts=totals.attempts,
             rows_per_second=rates.rows,
             successes_per_second=rates.successes,
             attempts_per_second=rates.attempts,
@@ -186,7 +192,7 @@ class Monitor:
             window=sum(each.window for each in workers),
             queued=sum(each.queued for each in workers),
             workers=len(workers),
-            memory=memory,
+            memory=(0 if is_counted else memory) + sum(each.memory for each in workers),
             shards_open=self._open_shards(),
             shards_done=self._shards_done,
             shards_failed=self._shards_failed,
@@ -199,15 +205,11 @@ class Monitor:
         )
 
     def _forget(self, now: float) -> None:
-        """Drop what is too old."""
+        """Drop workers that are silent, and metrics that are not recent any more."""
         for name in [name for name, (seen, _) in self._workers.items() if now - seen > _SILENT]:
             del self._workers[name]
         while self._recent and now - self._recent[0][0] > _RATE_WINDOW:
             self._recent.popleft()
-        if now - self._turned >= _RATE_WINDOW:
-            is_long_ago = now - self._turned >= 2 * _RATE_WINDOW
-            self._latencies = [Histogram(), Histogram() if is_long_ago else self._latencies[0]]
-            self._turned = now
 
 
 def _progress(expected: float | None, rows: int, pace: float, slowest: float) -> tuple[float | None, float | None]:
@@ -221,18 +223,15 @@ def _progress(expected: float | None, rows: int, pace: float, slowest: float) ->
     return share, max(left / pace, slowest) if pace > 0 else slowest or None
 
 
-def _worst_hosts(workers: list[WorkerMetrics]) -> tuple[HostLoad, ...]:
+def _worst_hosts(workers: Iterable[WorkerMetrics]) -> tuple[HostLoad, ...]:
     """The hosts that most rows wait for, over all workers."""
-    found: dict[str, HostLoad] = {}
-    for metrics in workers:
-        for host in metrics.hosts:
-            if (known := found.get(host.name)) is None:
-                found[host.name] = host
-            else:
-                found[host.name] = replace(
-                    known,
-                    waiting=known.waiting + host.waiting,
-                    in_flight=known.in_flight + host.in_flight,
-                    limit=known.limit + host.limit,
-                )
-    return tuple(sorted(found.values(), key=lambda host: -host.waiting)[:_MOST_HOSTS])
+    total: dict[str, HostLoad] = {}
+    for host in (host for metrics in workers for host in metrics.hosts):
+        known = total.get(host.name, HostLoad(host.name, why=host.why))
+        total[host.name] = replace(
+            known,
+            waiting=known.waiting + host.waiting,
+            in_flight=known.in_flight + host.in_flight,
+            limit=known.limit + host.limit,
+        )
+    return tuple(sorted(total.values(), key=lambda host: -host.waiting)[:_MOST_HOSTS])

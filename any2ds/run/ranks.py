@@ -1,38 +1,21 @@
 """Several runs make a dataset in one output folder, each one its share of the shards: the ranks of a job.
 
 Each rank holds a lock file of its own, `.any2ds/lock-rank-<number>-of-<size>`, which keeps out a second run of the same
-rank and fences its workers. Changes to the folder as a whole, joining above all, happen one at a time under
-`.any2ds/lock`. So a run without a rank and a rank always see each other, whichever comes first.
+rank and fences its workers, and shares the one of the folder, which keeps out runs without a rank.
 """
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from any2ds.config.options import ShareOptions
 from any2ds.core import layout
-from any2ds.core.errors import OptionError, OutputInUse
+from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import (
-    BRIEF,
-    DEFAULT_INTERVALS,
-    JOINING,
-    Guard,
-    Intervals,
-    RunLock,
-    bury_members,
-    held,
-    keep_out_members,
-    no_orphans,
-    wait_for_orphans,
-)
+from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, Intervals, RunLock, locked
 
-_LONGEST_WAIT = 900.0  # seconds for another rank that joins or finishes
 _SLURM, _INDEX = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
 _RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), (_INDEX, "WORLD_SIZE")
 
@@ -101,69 +84,12 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 def joined(output: OutputFolder, rank: Rank, intervals: Intervals = DEFAULT_INTERVALS) -> Iterator[RunLock]:
     """Hold the lock of `rank` in `output`, which guards everything that it publishes.
 
-    Raises OutputInUse if another run of this rank holds it, and OutputError if the folder cannot be written.
+    Raises OutputInUse if another run of this rank is at work, one without a rank, or one with another world size, and
+    OutputError if the folder cannot be written.
     """
-    with (
-        held(output, layout.member_lock(rank.name), f"{JOINING}{rank}", intervals=intervals) as lock,
-        no_orphans(output, intervals, rank.name),
-    ):
+
+    def is_rival(lock_file: str) -> bool:
+        return not lock_file.endswith(f"-of-{rank.world_size}")
+
+    with locked(output, str(rank), layout.member_lock(rank.name), is_rival, intervals) as lock:
         yield lock
-
-
-@contextmanager
-def exclusive(
-    output: OutputFolder,
-    lock: RunLock,
-    what: Literal["join", "finish"],
-    rank: Rank,
-    intervals: Intervals = DEFAULT_INTERVALS,
-) -> Iterator[None]:
-    """Have the folder to itself for a moment, to join or to finish, while it holds the `lock` of the rank.
-
-    From joining on, the rank counts as being at work. Raises OutputInUse if a run without a rank, or one with another
-    world size, is at work, and LockLost if the folder was taken over meanwhile.
-    """
-    with ExitStack() as stack:
-        own = _in_turn(output, lock, what, intervals, stack)
-        if what == "join":
-            keep_out_members(output, intervals, lambda name: not _is_compatible(name, rank))
-            present = {layout.member_of(name) for name in output.names_like(layout.MEMBER_LOCKS)} - {""}
-            wait_for_orphans(output, intervals, lambda tenant: tenant not in present)
-        yield
-        if what == "join":
-            lock.set_command(str(rank))
-            # A run that has taken the folder over sees this, or this check sees that run.
-            Guard(output, own.locks, replace(intervals, trust=0.0))()
-        else:
-            bury_members(output)
-
-
-def is_alone(output: OutputFolder, rank: Rank, intervals: Intervals = DEFAULT_INTERVALS) -> bool:
-    """Whether no other rank is at work in `output`. To be asked while joining."""
-    try:
-        keep_out_members(output, intervals, lambda name: name != rank.name)
-    except OutputInUse:
-        return False
-    return True
-
-
-def _in_turn(output: OutputFolder, lock: RunLock, what: str, intervals: Intervals, stack: ExitStack) -> RunLock:
-    """Hold `.any2ds/lock` once other ranks have released it. Raises OutputInUse."""
-    pause = intervals.look * (0.1 if output.is_local else 1.0)
-    before, until = "", 0.0
-    while True:
-        try:
-            return stack.enter_context(held(output, layout.LOCK_FILE, what, lock.locks, intervals))
-        except OutputInUse as error:
-            if str(error) != before:
-                before, until = str(error), time.monotonic() + _LONGEST_WAIT
-            # The lock has no command while its holder begins, or ends.
-            if error.command not in ("", *BRIEF) or time.monotonic() > until:
-                raise
-        lock.check()
-        time.sleep(random.uniform(pause / 2, pause * 2))
-
-
-def _is_compatible(name: str, rank: Rank) -> bool:
-    """Whether the run called `name` is a rank of the same job."""
-    return name.startswith("rank-") and name.endswith(f"-of-{rank.world_size}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +22,10 @@ from any2ds.run.reporters._contract import Reporter, RunInfo
 log = logging.getLogger(__name__)
 
 _SNAPSHOT_INTERVAL = 0.5  # seconds
-_MOST_WAITING = 10_000  # shards that a slow reporter may be behind; it does not get more
+_MOST_WAITING = 10_000  # calls; a reporter that is further behind is switched off
+_LONGEST_CALL = 60.0  # seconds; a reporter that takes longer for one call is switched off
 _TIMEOUT = 60.0  # seconds that all threaded reporters together may take to finish when the run has ended,
-_TIMEOUT_STOPPED = 5.0  # when it was stopped by a signal,
-_TIMEOUT_AT_ONCE = 1.0  # and by a second one
-_STUCK = 60.0  # seconds in one call after which a reporter counts as stuck
+_TIMEOUT_STOPPED = 5.0  # and when it was stopped by a signal
 _SILENCE = 3.0  # seconds of waiting that are not worth a message
 
 
@@ -67,17 +64,14 @@ class Reporters:
     def on_finish(self, total: RunReport, was_stopped: bool = False) -> None:
         """Waits for threaded reporters for a bounded time, which is short if the run was stopped."""
         self._call("on_finish", total)
-        timeout = _TIMEOUT_STOPPED if was_stopped else _TIMEOUT
-        if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)):
-            timeout = _TIMEOUT_AT_ONCE
         threaded = [reporter for reporter in self._reporters if isinstance(reporter, ThreadedReporter)]
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (_TIMEOUT_STOPPED if was_stopped else _TIMEOUT)
         try:
             for reporter in threaded:
-                reporter.wait(deadline)
-        finally:
+                reporter.join(deadline)
+        finally:  # also when another Ctrl-C ends the wait
             for reporter in threaded:
-                reporter.abandon(timeout)
+                reporter.abandon_unfinished()
 
     @contextmanager
     def watching(self, monitor: Monitor) -> Iterator[None]:
@@ -108,19 +102,20 @@ class Reporters:
 
 
 class ThreadedReporter(Reporter):
-    """A reporter made and called in a thread of its own: it may be slow, hang or raise. It gets the newest snapshot."""
+    """A reporter that is made and called in a thread of its own, where it may be slow, hang or raise.
+
+    It is switched off, with one warning, if it raises, hangs in a call or falls far behind. Of snapshots that wait for
+    it, it gets the newest.
+    """
 
     def __init__(self, name: str, make: Callable[[], Reporter]) -> None:
         self._name, self._make = name, make
         self._reporter: Reporter | None = None
         self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_MOST_WAITING)
-        self._newest: Snapshot | None = None  # whose call is in the queue
-        self._last: tuple[str, tuple[Any, ...]] | None = None  # `on_finish`, if the queue had no room for it
-        self._lock = threading.Lock()  # guards `_newest`
-        self._missed = 0  # shards
+        self._newest: Snapshot | None = None  # whose call waits in the queue
+        self._lock = threading.Lock()  # guards `_newest` and `_is_off`
+        self._called_at: float | None = None  # when the present call began
         self._is_off = False
-        self._since: float | None = None  # when the present call began
-        self._has_warned = False  # that it is stuck
         self._thread = threading.Thread(target=self._run, name=f"any2ds-{name}", daemon=True)
 
     def on_start(self, finished_shards: int) -> None:
@@ -128,90 +123,69 @@ class ThreadedReporter(Reporter):
         self._thread.start()
 
     def on_progress(self, now: Snapshot) -> None:
+        called_at = self._called_at
+        if called_at is not None and time.monotonic() - called_at > _LONGEST_CALL:
+            self._switch_off(f"it has not come back for {_LONGEST_CALL:.0f} s")
         with self._lock:
-            is_queued = self._newest is not None
-            self._newest = now if is_queued or self._put("on_progress") else None
-        if self._is_stuck and not (self._has_warned or self._is_off):
-            self._has_warned = True
-            log.warning("%s has not come back for %.0f s; the run goes on without it", self._name, _STUCK)
+            is_waiting, self._newest = self._newest is not None, now
+        if not is_waiting:
+            self._put("on_progress")
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
-        if not self._put("on_shard", event):
-            self._missed += 1
+        self._put("on_shard", event)
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
         self._put("on_stopping", open_shards, grace)
 
     def on_finish(self, total: RunReport) -> None:
-        if self._missed:
-            log.warning("%s was too slow and has missed %d shards", self._name, self._missed)
-        if not self._put("on_finish", total):
-            self._last = "on_finish", (total,)
+        self._put("on_finish", total)
 
-    def wait(self, deadline: float) -> None:
-        """Until it has finished, or the deadline (`time.monotonic`); not at all if it is stuck."""
-        if self._is_stuck or not self._thread.is_alive():
+    def join(self, deadline: float) -> None:
+        """Wait until it has finished, or the deadline (`time.monotonic`); not at all if it is switched off."""
+        seconds = max(0.0, deadline - time.monotonic())
+        if self._is_off or not self._thread.is_alive():
             return
-        self._thread.join(min(_SILENCE, _left(deadline)))
-        if self._thread.is_alive() and _left(deadline) > _SILENCE:
-            log.info("waiting for %s, for up to %.0f s", self._name, _left(deadline))
-        if self._last is not None:
-            with contextlib.suppress(queue.Full):
-                self._calls.put(self._last, timeout=_left(deadline))
-        self._thread.join(_left(deadline))
+        self._thread.join(min(_SILENCE, seconds))
+        if self._thread.is_alive() and seconds > _SILENCE:
+            log.info("waiting for %s, for up to %.0f s", self._name, seconds)
+            self._thread.join(seconds - _SILENCE)
 
-    def abandon(self, timeout: float) -> None:
-        """Ignore it from now on, if it has not finished."""
-        if not self._thread.is_alive() or self._is_off:
-            return
-        self._is_off = True
-        level = logging.DEBUG if self._is_stuck and self._has_warned else logging.WARNING
-        log.log(level, "%s has not finished within %.0f s and is abandoned", self._name, timeout)
-        self.cancel()
+    def abandon_unfinished(self) -> None:
+        if self._thread.is_alive():
+            self._switch_off("it has not finished in time")
 
-    def cancel(self) -> None:
+    def _put(self, method: str, *arguments: Any) -> None:
+        if not self._is_off:
+            try:
+                self._calls.put_nowait((method, arguments))
+            except queue.Full:
+                self._switch_off(f"it is {_MOST_WAITING:,} calls behind")
+
+    def _switch_off(self, why: str) -> None:
+        with self._lock:
+            if self._is_off:
+                return
+            log.warning("the reporter %s is switched off: %s", self._name, why)
+            self._is_off = True
         if self._reporter is not None:
             try:
                 self._reporter.cancel()
             except Exception:
                 log.debug("%s", self._name, exc_info=True)
 
-    def _put(self, method: str, *arguments: Any) -> bool:
-        if self._is_off:
-            return True
-        try:
-            self._calls.put_nowait((method, arguments))
-        except queue.Full:
-            return False
-        return True
-
-    @property
-    def _is_stuck(self) -> bool:
-        since = self._since
-        return since is not None and time.monotonic() - since > _STUCK
-
     def _run(self) -> None:
         method = ""
         try:
-            self._since = time.monotonic()
+            self._called_at = time.monotonic()
             self._reporter = self._make()
-            while method != "on_finish":
-                self._since = None
+            while method != "on_finish" and not self._is_off:
+                self._called_at = None
                 method, arguments = self._calls.get()
-                self._since = time.monotonic()
+                self._called_at = time.monotonic()
                 if method == "on_progress":
                     with self._lock:
                         arguments, self._newest = (self._newest,), None
                 getattr(self._reporter, method)(*arguments)
         except (Exception, SystemExit) as error:
-            if not self._is_off:
-                self._is_off = True
-                log.warning(
-                    "%s failed and is switched off: %s: %s", self._name, type(error).__name__, error_text(error)
-                )
-                log.debug("%s", self._name, exc_info=True)
-            self.cancel()
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
+            log.debug("%s", self._name, exc_info=True)
+            self._switch_off(f"{type(error).__name__}: {error_text(error)}")

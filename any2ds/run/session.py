@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from any2ds.config import presets
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import Config, FetchOptions, OutputOptions, RunOptions, StorageOptions, public
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins
-from any2ds.core.errors import OptionError, OutputError, UsageError
+from any2ds.core.errors import OptionError, OutputError
 from any2ds.core.processes import quieting
 from any2ds.core.processes.signals import is_own_process
 from any2ds.core.samples import METADATA, taken_extensions
@@ -21,11 +21,7 @@ from any2ds.fetch.routes import check
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import check_reporters
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.stores import Stores
 from any2ds.transforms.chain import Pipeline
-
-if TYPE_CHECKING:
-    from any2ds.dataset.thumbnails import Thumbnail
 
 log = logging.getLogger(__name__)
 
@@ -119,23 +115,5 @@ def run_info(
         storage,
         output.identity,
         made,
-        samples=samples_of(output.url, storage),
         from_shell=is_own_process(),
     )
-
-
-def samples_of(url: str, storage: StorageOptions, unfinished: bool = False) -> Callable[[int], Sequence[Thumbnail]]:
-    """`RunInfo.samples` of the dataset in a folder, which may be `unfinished` if a build makes it."""
-
-    def samples(count: int) -> Sequence[Thumbnail]:
-        from any2ds.dataset.shard_sample import ShardSample
-        from any2ds.dataset.thumbnails import thumbnails
-
-        try:
-            sample = ShardSample.of(url, Stores(storage.storage_options), unfinished=unfinished)
-            return thumbnails(sample, count)
-        except UsageError as error:
-            log.debug("there are no samples to show: %s", error)
-            return ()
-
-    return samples

@@ -59,9 +59,9 @@ class Patience:
             yield min(self.longest, self.first * 2 ** min(number, 60)) * (1 - chance() / 2)
 
 
-# The libraries try by themselves for some seconds (botocore five times, s3fs as often around that). A store that was
-# restarted, or asks everybody to slow down, is back within minutes.
-PATIENT = Patience(8, 1.0, 60.0)
+# About two minutes in all: a store that was restarted, or asks everybody to slow down, is back by then. Libraries that
+# try again by themselves are told not to, where they can be (`stores.py`).
+PATIENT = Patience(12, 1.0, 20.0, within=120.0)
 BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
 ONCE = Patience(1, 0.0, 0.0)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, conceal, error_text, redacted
-from any2ds.core.schemes import OBJECT_STORES, SERVERS
+from any2ds.core.schemes import OBJECT_STORES, ROWS_ONLY, SERVERS
 from any2ds.storage.patience import PATIENT, Patience
 
 # They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
@@ -23,24 +23,8 @@ _SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATO
 _WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
 _ONE_SLASH = re.compile(r"(\w{2,}):/(?!/)")  # a drive of Windows has one letter
-_SECONDS = (10.0, 30.0)  # to connect, and without a byte, of stores that are read
+_SECONDS = (10.0, 30.0)  # to connect, and without a byte
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
-
-
-def filesystem_class(scheme: str) -> Any:
-    """Raises ImportError if its library is missing, ValueError for an unknown scheme."""
-    import fsspec
-
-    return own_class(scheme) or fsspec.get_filesystem_class(scheme)
-
-
-def own_class(scheme: str) -> Any:
-    """Ours, where fsspec's cannot be used by threads or does not heal. Raises ImportError if its library is missing."""
-    if scheme in ("sftp", "ssh"):
-        from any2ds.storage.sftp import SftpFileSystem
-
-        return SftpFileSystem
-    return None
 
 
 def protocols(fs: Any) -> frozenset[str]:
@@ -111,18 +95,14 @@ class Stores:
 
         if (mistaken := _ONE_SLASH.match(url)) and mistaken[1] in known_implementations and not os.path.exists(url):
             raise InputError(f"{redacted(url)}: a URL has two slashes, {redacted(url.replace(':/', '://', 1))}")
-        protocol = split_protocol(url)[0] or ""
-        if protocol in ("ftp", "ftps"):
-            raise InputError(f"{redacted(url)}: FTP is for rows of a list, not for lists or datasets")
-        try:
-            own = own_class(protocol)
-        except ImportError as error:
-            raise plugins.missing_extra(url, error) from error
-        if own is not None and "::" not in url:
-            return self._logged_in(own, url), str(own._strip_protocol(url))
         chain = {split_protocol(part)[0] or (part if part in self._options else "file") for part in url.split("::")}
+        if for_rows := chain & ROWS_ONLY:
+            raise InputError(
+                f"{redacted(url)}: {for_rows.pop()}:// is for rows of a list, not for lists or datasets: mount the"
+                " folder (sshfs, rclone)"
+            )
         try:
-            fs, path = url_to_fs(url, **{protocol: found for protocol in chain if (found := self.of(protocol))})
+            fs, path = url_to_fs(url, **{protocol: found for protocol in chain if (found := self._settings(protocol))})
         except ImportError as error:
             raise plugins.missing_extra(url, error) from error
         except (ValueError, TypeError) as error:
@@ -131,6 +111,8 @@ class Stores:
             raise InputError(f"{url}: fsspec cannot open it: {error}") from error
         except Exception as error:  # some connect at once, and have exceptions of their own
             raise InputError(f"{url}: cannot be reached: {error_text(error)}") from error
+        if "s3" in protocols(fs) and hasattr(fs, "retries"):
+            fs.retries = 1
         return fs, path
 
     def _local_path(self, url: str) -> str | None:
@@ -148,19 +130,26 @@ class Stores:
             raise InputError(f"{problem}, or give an absolute path") from error
         return f"{folder}/{'' if url == '.' else url.removeprefix('./')}".rstrip("/") or "/"
 
-    def _logged_in(self, kind: Any, url: str) -> Any:
-        """Raises InputError if the login fails."""
-        from fsspec.core import split_protocol
-
-        try:
-            return kind(**{**self.of(split_protocol(url)[0]), **kind._get_kwargs_from_urls(url)})
-        except Exception as error:  # each library has its own
-            raise InputError(f"{url}: no way in: {error_text(error)}") from error
-
     def of(self, protocol: str) -> dict[str, Any]:
         """Those of a protocol, under whichever of its names they were given."""
         kind = _kind(protocol)
         return next((dict(found) for name, found in self._options.items() if _kind(name) == kind), {})
+
+    def _settings(self, protocol: str) -> dict[str, Any]:
+        """`of`, with an end to waiting, and no attempts but ours (`patience`): S3's libraries make 25 of each.
+
+        Options of the user for this hold as they are.
+        """
+        options, (connecting, silent) = self.of(protocol), _SECONDS
+        if protocol in ("s3", "s3a"):
+            usual = {"connect_timeout": connecting, "read_timeout": silent, "retries": {"max_attempts": 0}}
+            options["config_kwargs"] = {**usual, **options.get("config_kwargs", {})}
+        elif protocol in ("http", "https"):
+            from aiohttp import ClientTimeout
+
+            limits = ClientTimeout(total=None, sock_connect=connecting, sock_read=silent)
+            options["client_kwargs"] = {"timeout": limits, **options.get("client_kwargs", {})}
+        return options
 
     def of_item(self, protocol: str, in_url: Mapping[str, Any]) -> dict[str, Any]:
         """Those for a URL of the list that has `in_url` in itself.
@@ -172,31 +161,6 @@ class Stores:
             return {}
         named = {name: value for name, value in in_url.items() if name in _WHOSE or name in options}
         return options if all(options.get(name) == value for name, value in named.items()) else {}
-
-
-class ReadStores(Stores):
-    """Those that are read alone: what gives no byte for 30 seconds has failed.
-
-    Else the libraries of S3 and HTTP wait for minutes, again and again. Options for this in `options` hold as they are.
-    """
-
-    def open(self, url: str) -> tuple[Any, str]:
-        fs, path = super().open(url)
-        if "s3" in protocols(fs) and hasattr(fs, "retries"):
-            fs.retries = 1
-        return fs, path
-
-    def of(self, protocol: str) -> dict[str, Any]:
-        options, (connecting, silent) = super().of(protocol), _SECONDS
-        if protocol in ("s3", "s3a"):
-            usual = {"connect_timeout": connecting, "read_timeout": silent, "retries": {"max_attempts": 0}}
-            options["config_kwargs"] = {**usual, **options.get("config_kwargs", {})}
-        elif protocol in ("http", "https"):
-            from aiohttp import ClientTimeout
-
-            limits = ClientTimeout(total=None, sock_connect=connecting, sock_read=silent)
-            options["client_kwargs"] = {"timeout": limits, **options.get("client_kwargs", {})}
-        return options
 
 
 def _kind(protocol: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice, repeat
@@ -14,10 +15,9 @@ from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.on_disk import deserialized
-from any2ds.core.rows import Row, ShardJob
+from any2ds.core.rows import BAD_ROW_COLUMN, JOB_COLUMNS, KEY_COLUMN, REPLACES_COLUMN, Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.core.tables import rows_of, take
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.dedupe import expected_hashes
 
 _ROWS_AT_ONCE = 1000  # turned into Python objects in one go
@@ -25,21 +25,29 @@ _OWN = frozenset({"url", "caption", EXPECTED_HASH.name, DUPLICATE_OF.name})  # c
 
 
 class JobRows:
-    """The rows of `job`; `table` holds them as Arrow does, or those at `positions` only."""
+    """The rows of `job`; `table` holds them as Arrow does."""
 
-    def __init__(
-        self, job: ShardJob, layout: Layout, table: pa.Table | None = None, positions: list[int] | None = None
-    ) -> None:
-        self.bad: dict[int, str] = {}  # position of a row that could not be read -> why
+    def __init__(self, job: ShardJob, layout: Layout, table: pa.Table | None = None) -> None:
+        self._settled: dict[int, Failure] = {}  # position of a row that is not fetched, and is no duplicate -> why
+        self.replaces: Counter[str] = Counter()  # failure code of rows in earlier shards -> those that are tried again
+        self._retried_keys: list[str] | None = None  # in a retry
         if table is None:
-            table = deserialized(job.rows, job.size)
-            if BAD_ROWS in table.schema.names:
-                reasons = enumerate(table.column(BAD_ROWS).to_pylist())
-                self.bad = {position: reason for position, reason in reasons if reason is not None}
-                table = table.drop_columns(BAD_ROWS)
+            table = self._without_job_columns(deserialized(job.rows, job.size))
         self.table = table
-        self._index = None if positions is None else {position: row for row, position in enumerate(positions)}
         self._shard_id, self._layout = job.shard_id, layout
+
+    def _without_job_columns(self, table: pa.Table) -> pa.Table:
+        for name in set(JOB_COLUMNS).intersection(table.schema.names):
+            values = table.column(name).to_pylist()
+            if name == KEY_COLUMN:
+                self._retried_keys = values
+            elif name == REPLACES_COLUMN:
+                self.replaces.update(value.partition(":")[2] for value in values)
+            else:
+                failure = _unreadable if name == BAD_ROW_COLUMN else _taken_over
+                self._settled |= {n: failure(value) for n, value in enumerate(values) if value is not None}
+            table = table.drop_columns(name)
+        return table
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows(self.table, count())
@@ -48,8 +56,7 @@ class JobRows:
         """Those at `positions`, in that order."""
         for start in range(0, len(positions), _ROWS_AT_ONCE):
             some = positions[start : start + _ROWS_AT_ONCE]
-            rows = some if self._index is None else [self._index[position] for position in some]
-            yield from self._rows(take(self.table, rows), some)
+            yield from self._rows(take(self.table, some), some)
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""
@@ -58,8 +65,7 @@ class JobRows:
 
     def url(self, position: int, column: str = "url") -> str | None:
         """Of the row at `position`, as it stands in the list; of several URLs that in `column`."""
-        row = position if self._index is None else self._index[position]
-        url: str | None = self.table.column(column)[row].as_py()
+        url: str | None = self.table.column(column)[position].as_py()
         return url
 
     def duplicates(self) -> frozenset[int]:
@@ -71,15 +77,16 @@ class JobRows:
 
     def not_fetched(self) -> dict[int, str]:
         """Position of each row that has its outcome without being fetched -> the code of this outcome."""
-        return {**dict.fromkeys(self.duplicates(), DUPLICATE), **dict.fromkeys(self.bad, BAD_ROW)}
+        failed = {position: failure.code for position, failure in self._settled.items()}
+        return {**dict.fromkeys(self.duplicates(), DUPLICATE), **failed}
 
     def outcome(self, position: int) -> Sample:
         """That of a row that is not fetched."""
         row = self.bare(position)
-        if position not in self.bad:
+        failure = self._settled.get(position)
+        if failure is None:
             return Sample(row, None, "", {"status": DUPLICATE, "attempts": 0})
-        failure = Failure("read", BAD_ROW, self.bad[position])
-        fields = {"status": failure.status, "error_code": BAD_ROW, "error_message": failure.detail, "attempts": 0}
+        fields = {"status": failure.status, "error_code": failure.code, "error_message": failure.detail, "attempts": 0}
         return Sample(row, None, "", fields, failure)
 
     def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
@@ -87,6 +94,8 @@ class JobRows:
         return chain.from_iterable(self._batches(table, iter(numbers)))
 
     def _keys(self, positions: list[int]) -> Iterable[str]:
+        if self._retried_keys is not None:
+            return map(self._retried_keys.__getitem__, positions)
         return map(self._layout.keys(self._shard_id), positions)
 
     def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
@@ -112,45 +121,49 @@ class JobRows:
             yield map(partial(tuple.__new__, Row), fields)
 
 
+def _unreadable(reason: str) -> Failure:
+    return Failure("read", BAD_ROW, reason)
+
+
+def _taken_over(failed: str) -> Failure:
+    """The failure with which a row was left to a retry."""
+    stage, _, code = failed.partition(":")
+    message = "a later shard has what became of it when it was tried again"
+    return Failure("transform" if stage == "transform" else "fetch", code, message)
+
+
 class SlotRows(JobRows):
-    """The URLs of the rows of `job`, of which each is a row here; its position is its slot, see `core.members`.
+    """The URLs of the rows of a job, of which each is a row here; its position is its slot, see `core.members`."""
 
-    `table` has the rows as `JobRows` has them, or those at `positions` only.
-    """
-
-    def __init__(
-        self, job: ShardJob, layout: Layout, members: Members, table: pa.Table, positions: list[int] | None = None
-    ) -> None:
-        width, rows = len(members), table.num_rows
+    def __init__(self, job: ShardJob, layout: Layout, members: Members, rows: JobRows) -> None:
+        table = rows.table
+        width, count = len(members), table.num_rows
         self._names = members.names
         self._urls = [table.column(name) for name in members.url_columns]
-        across = [row + number * rows for row in range(rows) for number in range(width)]
-        slots = take(table, [row for row in range(rows) for _ in range(width)])
+        across = [row + number * count for row in range(count) for number in range(width)]
+        slots = take(table, [row for row in range(count) for _ in range(width)])
         slots = slots.set_column(slots.schema.get_field_index("url"), "url", _one_by_one(self._urls, across))
         there = [name for name in members.hash_columns if name in table.schema.names]
         if there:
-            nothing = pa.nulls(rows, pa.string())
+            nothing = pa.nulls(count, pa.string())
             hashes = [table.column(name) if name in there else nothing for name in members.hash_columns]
             slots = slots.append_column(EXPECTED_HASH, _one_by_one(hashes, across))
-        numbers = range(rows) if positions is None else positions
-        all_slots = [position * width + number for position in numbers for number in range(width)]
-        super().__init__(job, layout, slots, None if positions is None else all_slots)
-        self._rows_at, self._of = numbers, members
+        super().__init__(job, layout, slots)
+        self._retried_keys = rows._retried_keys
+        self._count, self._members_of_row = count, members
 
     def to_fetch(self) -> dict[int, list[int]]:
         """Position -> the numbers of the members to fetch, of each row."""
-        width = range(len(self._names))
-        whole = list(width)
+        whole = list(range(len(self._names)))
         columns = [urls.to_pylist() for urls in self._urls]
         if all(None not in urls and all(map(str.strip, urls)) for urls in columns):
-            return dict.fromkeys(self._rows_at, whole)
+            return dict.fromkeys(range(self._count), whole)
         rows = zip(*columns, strict=True)
-        return {n: self._of.to_fetch(urls) for n, urls in zip(self._rows_at, rows, strict=True)}
+        return {position: self._members_of_row.to_fetch(urls) for position, urls in enumerate(rows)}
 
     def table_at(self, slots: list[int]) -> pa.Table:
         """What the list says of these."""
-        rows = slots if self._index is None else [self._index[slot] for slot in slots]
-        return take(self.table, rows)
+        return take(self.table, slots)
 
     def _keys(self, positions: list[int]) -> Iterable[str]:
         width = len(self._names)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.failures import SUCCESS, TRANSIENT, FailureFilter
+from any2ds.core.failures import SUCCESS
 from any2ds.core.members import Members, column
 from any2ds.core.metadata import without_credentials
 from any2ds.core.rows import Row
@@ -22,16 +22,6 @@ from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 
 if TYPE_CHECKING:
     from any2ds.worker.job_rows import SlotRows
-
-_MAY_PASS = FailureFilter((TRANSIENT,))
-
-
-@dataclass(slots=True)
-class Parts:
-    """What is known of the members of a row."""
-
-    samples: list[Sample | None]  # what became of each; None: it has no URL, or is not known yet
-    attempts: Sequence[int] = ()  # that were made for each by runs before, if there were any
 
 
 class JoinedRows:
@@ -43,19 +33,18 @@ class JoinedRows:
         slots: SlotRows,
         to_fetch: Mapping[int, Sequence[int]],
         own_columns: Sequence[str],
-        known: Mapping[int, Parts] | None = None,
     ) -> None:
-        """`to_fetch`: position of a row -> the numbers of its members to fetch; `known` are those that are there.
+        """`to_fetch`: position of a row -> the numbers of its members to fetch.
 
         `own_columns` are the columns of the metadata that tell of a row or a member, those of members left out.
         """
-        self._members, self._slots, self._known = members, slots, known or {}
+        self._members, self._slots = members, slots
         self._columns = _Columns.of(members, own_columns)
         width = len(members)
         self._to_fetch = [position * width + number for position, own in to_fetch.items() for number in own]
         self._open = set(self._to_fetch)  # slots without an outcome
         self._missing = {position: len(own) for position, own in to_fetch.items()}  # outcomes that each row lacks
-        self._parts: dict[int, Parts] = {}
+        self._parts: dict[int, list[Sample | None]] = {}  # of unfinished rows, by member
         self._copies: dict[int, list[int]] = {}  # slot -> others with the same URL, which get its outcome
         self._asked = self._to_fetch
         self.transfers: list[tuple[int | None, float]] = []  # attempts and seconds of each, since they were taken
@@ -110,24 +99,19 @@ class JoinedRows:
     def discard(self) -> None:
         """Release what is kept."""
         for parts in self._parts.values():
-            release(part for part in parts.samples if part is not None)
+            release(part for part in parts if part is not None)
         self._parts.clear()
 
     def _put(self, slot: int, sample: Sample) -> list[Samples]:
         position, number = divmod(slot, len(self._members))
         self._open.discard(slot)
-        parts = self._parts.get(position)
-        if parts is None:
-            parts = self._parts[position] = self._known.get(position) or Parts([None] * len(self._members))
-        if parts.attempts:
-            made = parts.attempts[number] + (sample.fields.get("attempts") or 0)
-            sample = replace(sample, fields={**sample.fields, "attempts": made})
-        parts.samples[number] = sample
+        parts = self._parts.setdefault(position, [None] * len(self._members))
+        parts[number] = sample
         self._missing[position] -= 1
         if self._missing[position]:
             return []
         del self._parts[position], self._missing[position]
-        return [(self._columns.joined(position, parts.samples),)]
+        return [(self._columns.joined(position, parts),)]
 
 
 @dataclass(frozen=True)
@@ -179,13 +163,8 @@ class _Columns:
         processed = frozenset[str]().union(*(part.processed for part in parts if part is not None))
         told: dict[str, Any] = {"not_processed": left, "processed": processed, "seconds": seconds}
         if not is_stored:
-            kept = files if any(_may_pass(part) for part in parts) else {}
-            if not kept:
-                release(part for part in parts if part is not None)
-            failure = outcome.failure
-            return Sample(row, None, "", fields, failure, extra_files=kept, **told)
-        if not files:  # they are in the previous shard
-            return Sample(row, None, "", fields, processed=processed, seconds=seconds)
+            release(part for part in parts if part is not None)
+            return Sample(row, None, "", fields, outcome.failure, **told)
         (ext, body), *others = files.items()
         return Sample(row, body, ext, fields, extra_files=dict(others), **told)
 
@@ -202,11 +181,6 @@ class _Columns:
                 files[f"{name}.{part.ext}"] = part.body
                 further.update({f"{name}.{ext}": body for ext, body in part.extra_files.items()})
         return {**files, **further}
-
-
-def _may_pass(part: Sample | None) -> bool:
-    """Whether another attempt may help: then what has arrived of its row is kept for that."""
-    return part is not None and _MAY_PASS(part.fields.get("status"), part.fields.get("error_code"))
 
 
 def _one_of(samples: Samples) -> Sample:

@@ -24,8 +24,6 @@ from any2ds.core.stats import as_written
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
-from any2ds.worker.rewrite.rewrite import RewrittenShard
-from any2ds.worker.rewrite.rewrite_members import RewrittenMembers, Shard
 from any2ds.worker.rows import ShardRows
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker_metrics import LONG_WRITE, MetricsCollector
@@ -36,7 +34,6 @@ _PROGRESS_SECONDS = 0.5  # between two events of this kind
 # Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
 _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
-_MOST_REMADE_SHARDS = 128
 _MOST_LIST_BYTES = 256 << 20  # of the rows of open shards; one shard may have more
 _ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from the list in one go
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
@@ -90,7 +87,7 @@ class OpenShards:
         self.buffer: Buffer  # of the present fetcher
         self.taken = 0  # outcomes
         self.writing = False  # the worker's thread is at the mercy of the disk
-        self.record_as_failed: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
+        self.record_as_failed: deque[OpenShard] = deque()  # from the feeder's thread: not to be fetched
         options = context.options
         self._context, self._layout = context, context.layout
         self._fetch_once = options.dedupe == "shard"
@@ -100,21 +97,19 @@ class OpenShards:
         self._flows.set()
         self.activity = 0  # grows while they may not, which is on purpose
         self.metrics = MetricsCollector(is_remote=not output.is_local)
-        self._open: dict[int, Shard] = {}
+        self._open: dict[int, OpenShard] = {}
         self._tried_before: set[int] = set()  # those of them
-        self._publishing: list[tuple[Shard, Future[ShardReport]]] = []
+        self._publishing: list[tuple[OpenShard, Future[ShardReport]]] = []
         self._errors: list[ShardError] = []
-        self.unwritten: deque[Shard] = deque()  # those that can go on without another outcome
+        self.unwritten: deque[OpenShard] = deque()  # those that can go on without another outcome
         # From the feeder's thread:
         self._unreadable: deque[tuple[ShardJob, Exception]] = deque()
         self._found: deque[ShardReport] = deque()  # of shards that somebody had published
-        self._settled: deque[Shard] = deque()  # rows are not fetched: nobody else says so if none is
+        self._settled: deque[OpenShard] = deque()  # rows are not fetched: nobody else says so if none is
         ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._room = threading.Semaphore(ahead)
-        # Of those that are made again most rows are there; they hold little until they are complete.
-        self._room_again = threading.Semaphore(max(4, min(most_open, _MOST_REMADE_SHARDS)))
         self._list_bytes = _Bytes(_MOST_LIST_BYTES)
-        self._rooms: dict[int, threading.Semaphore] = {}  # that open shards, or those to be given up, have taken
+        self._admitted: set[int] = set()  # shards that are open, or to be given up
         self._closed = False
         self._stopping = False
         self._outcomes: Counter[str] = Counter()  # since the last Progress
@@ -139,13 +134,12 @@ class OpenShards:
     def open(self, jobs: Iterable[ShardJob]) -> Iterator[ShardRows]:
         """The rows of all jobs, some at a time; a shard is opened when its first row is asked for."""
         for job in jobs:
-            room = self._room if job.redo is None else self._room_again
             size = max(job.size, len(job.rows))
-            if not room.acquire(blocking=False):
+            if not self._room.acquire(blocking=False):
                 self.metrics.crowded.begin()
-                room.acquire()
+                self._room.acquire()
                 self.metrics.crowded.end()
-            self._rooms[job.shard_id] = room
+            self._admitted.add(job.shard_id)
             if not self._list_bytes.acquire(job.shard_id, size, blocking=False):
                 self.metrics.crowded.begin()
                 self._list_bytes.acquire(job.shard_id, size)
@@ -153,14 +147,10 @@ class OpenShards:
             if self._closed or self._stopping:
                 return
             try:
-                if job.attempt and job.redo is None and (report := self._published(job)):
+                if job.attempt and (report := self._published(job)):
                     self._found.append(report)
                     continue
-                if job.redo is None:
-                    shard: Shard = OpenShard(job, self._context, self.buffer, self._fetch_once)
-                else:
-                    kind = RewrittenShard if self._context.media.members is None else RewrittenMembers
-                    shard = kind(job, self._context, self._output, self._fetch_once)
+                shard = OpenShard(job, self._context, self.buffer, self._fetch_once)
                 self._open[job.shard_id] = shard
                 if job.attempt:
                     self._tried_before.add(job.shard_id)
@@ -175,7 +165,7 @@ class OpenShards:
             except Exception as error:  # rows that cannot be read concern this shard alone
                 self._unreadable.append((job, error))
 
-    def _may_go_on(self, shard: Shard) -> bool:
+    def _may_go_on(self, shard: OpenShard) -> bool:
         """Whether the next rows of a shard are wanted; waits while too much waits for the store."""
         self._flows.wait()
         return not (shard.closed or self._closed or self._stopping)
@@ -233,7 +223,7 @@ class OpenShards:
         self._leave(job.shard_id)
         self._errors.append(self._error_of(job, error))
 
-    def _retract(self, shard: Shard) -> None:
+    def _retract(self, shard: OpenShard) -> None:
         """Its rows are reported once more, or do not count."""
         self._outcomes.subtract(shard.reported)
         self._bytes -= shard.reported_bytes
@@ -245,8 +235,9 @@ class OpenShards:
         return ShardError(job.shard_id, error_text(error), "".join(traceback.format_exception(error)), job.attempt)
 
     def _leave(self, shard_id: int) -> None:
-        if room := self._rooms.pop(shard_id, None):
-            room.release()
+        if shard_id in self._admitted:
+            self._admitted.discard(shard_id)
+            self._room.release()
             self._list_bytes.release(shard_id)
 
     def take(self, samples: Samples) -> None:
@@ -275,7 +266,7 @@ class OpenShards:
         shard.reported_bytes += size
         self._write(shard, samples)
 
-    def _take_joined(self, shard: Shard, samples: Samples) -> None:
+    def _take_joined(self, shard: OpenShard, samples: Samples) -> None:
         """Take the rows of which all is known with this."""
         try:
             found = shard.join(samples)
@@ -286,7 +277,7 @@ class OpenShards:
             self.take(each)
             self.taken -= 1
 
-    def _write(self, shard: Shard, samples: Samples = ()) -> None:
+    def _write(self, shard: OpenShard, samples: Samples = ()) -> None:
         """Write the samples of a row; without them, more of those that were waiting."""
         self.writing = True
         since = time.monotonic()
@@ -305,7 +296,7 @@ class OpenShards:
         if shard.complete:
             self._publish(shard)
 
-    def _publish(self, shard: Shard) -> None:
+    def _publish(self, shard: OpenShard) -> None:
         """It is complete, unless it was given up."""
         shard_id = shard.job.shard_id
         if self._open.get(shard_id) is shard:
@@ -438,7 +429,6 @@ class OpenShards:
         self._flows.set()
         self._room.release()
         self._output.give_up()
-        self._room_again.release()
         self._list_bytes.open()
         self._publisher.shutdown(wait=False, cancel_futures=True)
         # One may be at it, and should not make files in a folder that is being removed.

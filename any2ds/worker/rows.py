@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from any2ds.core.rows import Row
 
 if TYPE_CHECKING:
-    from any2ds.worker.rewrite.rewrite_members import Shard
+    from any2ds.worker.shard import OpenShard
 
-ShardRows: TypeAlias = "tuple[Shard, list[Row]]"
+ShardRows: TypeAlias = "tuple[OpenShard, list[Row]]"
 
 
 class Rows:
@@ -27,7 +27,7 @@ class Rows:
         self._rows = rows
         self._kept: deque[ShardRows | Exception | None] = deque()  # came for a fetcher that was given up
         self._lent: deque[Row] | None = None  # what the present fetcher is taking from, one row at a time
-        self._shard: Shard | None = None  # theirs
+        self._shard: OpenShard | None = None  # theirs
         self._pulling = threading.Lock()  # held while a thread waits for rows
         self._handing = threading.Lock()  # never held for long
         self.handed = 0  # rows

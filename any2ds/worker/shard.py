@@ -16,7 +16,6 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
 from any2ds.worker.job_rows import JobRows, SlotRows
 from any2ds.worker.joined_rows import JoinedRows
-from any2ds.worker.kept_files import KEPT, KeptFiles, kept_files
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.contract import ShardWriter
 
@@ -33,13 +32,12 @@ class OpenShard:
     def __init__(self, job: ShardJob, context: ShardContext, buffer: Buffer, fetch_once: bool) -> None:
         self.job = job
         self._context = context
-        layout = self._layout = context.layout
+        self._layout = context.layout
         self._buffer = buffer
-        self._rows = JobRows(job, layout)
+        self._rows = JobRows(job, self._layout)
         self.metadata = context.metadata(self._rows.table)
         self._staged = StagedFiles(context, job.shard_id)
         self._writer: ShardWriter | None = None  # opened with the first sample
-        self._kept: KeptFiles | None = None  # of rows with several URLs that have failed
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
@@ -65,7 +63,7 @@ class OpenShard:
     def _joined(self, fetch_once: bool) -> JoinedRows | None:
         if (members := self._context.media.members) is None:
             return None
-        slots = SlotRows(self.job, self._layout, members, self._rows.table)
+        slots = SlotRows(self.job, self._layout, members, self._rows)
         to_fetch = {n: own for n, own in slots.to_fetch().items() if n not in self._not_fetched}
         joined = JoinedRows(members, slots, to_fetch, tuple(self._context.own_columns))
         if fetch_once:
@@ -191,10 +189,8 @@ class OpenShard:
         writer.close()
         data_bytes = self._staged.data_bytes
         files = {**self._staged.data(), **self._staged.write_metadata(self.metadata)}
-        if self.joined is not None:
-            files |= kept_files(self._kept, output, self._layout.kept_name(self.job.shard_id))
         output.publish_all(files)
-        self.stats.splits = self.metadata.splits
+        self.stats.splits, self.stats.replaces = self.metadata.splits, self._rows.replaces
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))
@@ -208,8 +204,6 @@ class OpenShard:
             with contextlib.suppress(Exception):  # it may be what failed
                 self._writer.close()
         self._staged.discard()
-        if self._kept is not None:
-            self._kept.discard()
         if self.joined is not None:
             self.joined.discard()
         self.metadata.close()
@@ -232,8 +226,6 @@ class OpenShard:
                         if is_shared:
                             self._make_room(sample)
                         self._store(sample, sample.body.size)
-                    elif sample.extra_files:
-                        self._keep(sample)
                 finally:
                     release((sample,))
         except BaseException:
@@ -265,15 +257,6 @@ class OpenShard:
         if sample.extra_files and (members := self._context.media.members) is not None:
             for ext, body in members.files(sample):
                 self.stats.add_member(ext, body.size)
-
-    def _keep(self, sample: Sample) -> None:
-        """Some files of a row that has failed have arrived: they wait for another attempt, which may bring the rest."""
-        if self._staged.data_name is None:
-            return
-        if self._kept is None:
-            self._kept = KeptFiles(self._context.folder / f"{self._layout.shard_name(self.job.shard_id)}.{KEPT}")
-        self._kept.add(sample)
-        self._further += sum(body.size for body in sample.extra_files.values())
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

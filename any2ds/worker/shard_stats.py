@@ -30,6 +30,7 @@ class ShardStats:
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
         self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
+        self.replaces: Mapping[str, int] = {}  # failure code -> rows of earlier shards that are tried again in this one
         self.attempts = 0
         self.robots = RobotsCost()
         self.latencies = Histogram()
@@ -122,6 +123,7 @@ class ShardStats:
             robots=self.robots,
             exts=dict(self._exts),
             splits=self.splits,
+            replaces=dict(self.replaces),
             not_processed=most_frequent(self.not_processed),
             processed=dict(self.processed),
             attempts=self.attempts,

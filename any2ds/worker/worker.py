@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, TransformLimits
 from any2ds.config.options import Config, FetchOptions, OutputOptions, StorageOptions
-from any2ds.core import layout, plugins
+from any2ds.core import plugins
 from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.core.failures import Failure
 from any2ds.core.manifest import with_versions
@@ -168,7 +168,7 @@ class ShardWorker:
         from any2ds.core.bodies.buffer import Buffer
         from any2ds.storage.disk.space import is_full
         from any2ds.storage.disk.staging import staging
-        from any2ds.storage.lock.run_lock import Guard
+        from any2ds.storage.lock.run_lock import working
         from any2ds.worker.context import ShardContext
         from any2ds.worker.describe import Describe
         from any2ds.worker.open_shards import OpenShards
@@ -190,16 +190,11 @@ class ShardWorker:
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = self.folder
-            if self._locks:
-                output.guard = Guard(output, self._locks)
-            if output.is_local:  # on another machine it may be a folder of that name: nothing is made there
-                output.guard()
+            stack.enter_context(working(output, self._locks))
             room = output.staging_room
             with room.watched():
                 room.check()
-                member = next((found for hold in self._locks if (found := layout.member_of(hold.file))), "")
-                folder = stack.enter_context(staging(output.staging_root, output.identity, member))
-            output.guard()  # after staging is there, where a run that takes over looks: one of us sees the other
+                folder = stack.enter_context(staging(output.staging_root))
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies
             columns = pipeline.metadata(writer.has_members)

@@ -35,13 +35,14 @@ from any2ds.distributors._beam_protocol import Asked
 from any2ds.distributors._mailbox import Inbox, Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.crowd import Crowd
+from tests.support.jobs import plan
 
 IN_MEMORY = ("--direct_running_mode=in_memory",)
 PROCESSES = ("--direct_running_mode=multi_processing",)

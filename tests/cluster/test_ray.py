@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from any2ds.core.errors import LockLost, OptionError, RunError
 from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.lock.lock_file import LockRef
-from any2ds.storage.lock.owner import Owner
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
@@ -99,7 +99,7 @@ class TestRay(ProcessDistributorContract):
 
     def test_what_workers_say_is_heard(self, capfd: pytest.CaptureFixture[str]) -> None:
         self.run(Talkative(), jobs_of(1))
-        assert f"{Owner.here().host}: a word" in capfd.readouterr().err
+        assert f"{socket.gethostname()}: a word" in capfd.readouterr().err
 
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
         config = Config.from_options({"url_list": "-", "output_folder": tmp_path})

@@ -90,7 +90,7 @@ def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_
     assert agents == {"tester/1 (+https://example.org)"}
     names = names_in(tmp_path / "out")
     of_shards = [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", ".tar.idx", "_stats.json")]
-    assert names == {*of_shards, ".any2ds/run", ".any2ds/shards", "report.html"}
+    assert names == {*of_shards, ".any2ds/run", ".any2ds/segments", ".any2ds/shards", "report.html"}
     tar = subprocess.run(["tar", "tf", "out/000.tar"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert tar.stdout.split()[:3] == ["0000.bin", "0000.txt", "0000.json"]
     described = subprocess.run(
@@ -220,7 +220,6 @@ REFUSED = [
     (["--url_list=urls.txt", "--on_hash_mismatch=drop"], "add --verify_hash=... or leave it out"),
     (["--url_list=urls.txt", "--bbox_col="], "a value that is not empty, or None for none"),
     (["--url_list=urls.txt", "--transform="], "a value that is not empty, or None for none"),
-    (["retry", "out", "--tensorboard_dir=logs"], "add --reporters=tensorboard or leave it out"),
     (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
     (["--config=absent.yaml"], "'absent.yaml' cannot be read: No such file or directory\n"),
     (["--config=bad.yaml"], "did you mean timeout?"),
@@ -520,7 +519,7 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     folder = any2ds("help", "output_folder", cwd=tmp_path).stdout
     assert [line.strip() for line in folder.splitlines() if "taken by" in line] == [
         "taken by: download, estimate, build",
-        "taken by: retry, verify, inspect, report, card, compact, finish",
+        "taken by: retry, verify, inspect, report, card, finish",
     ]
 
 

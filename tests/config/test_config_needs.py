@@ -44,18 +44,15 @@ NEEDS: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
         "distributor=pyspark|ray|beam",
         [{"distributor": name} for name in ("pyspark", "ray", "beam")],
     ),
-    ("tensorboard_dir", "logs", "reporters=tensorboard", [{"reporters": "jsonl,tensorboard"}]),
     ("wandb_project", "any2ds", WANDB, [{"enable_wandb": True}, {"reporters": "wandb"}]),
     ("wandb_entity", "us", WANDB, [{"enable_wandb": True}]),
     ("wandb_run_name", "first", WANDB, [{"enable_wandb": True}]),
-    ("wandb_samples", 64, WANDB, [{"reporters": ["wandb"]}]),
 ]
 
 # options, of which the first has no effect beside the others, and what is said
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"unpack_max_files": 5, "unpack": False}, "unpack_max_files has no effect without unpack: add --unpack or leave"),
     ({"on_hash_mismatch": "drop", "verify_hash": None}, "without verify_hash: add --verify_hash=... or leave it out"),
-    ({"tensorboard_dir": "x", "reporters": "jsonl"}, "add --reporters=tensorboard or leave it out"),
     ({"resize_mode": "border", "file_size": 0}, "resize_mode has no effect without file_size"),
     ({"file_size": 256, "resize_mode": "no"}, "file_size=256 has no effect with resize_mode=no"),
     ({"upscale_interpolation": "cubic", "file_size": 9}, "no effect without resize_only_if_bigger=False"),
@@ -65,7 +62,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"unpack_max_bytes": 9, "audio_format": "keep"}, "unpack_max_bytes has no effect without"),
     ({"allow_link_local": True, "block_private_addresses": True}, "allow_link_local has no effect with block_private"),
     ({"min_speed": 100, "stall_timeout": 0}, "min_speed=100 has no effect with stall_timeout=0"),
-    ({"wandb_samples": 0, "enable_wandb": False}, "wandb_samples has no effect without enable_wandb"),
 ]
 
 EXCLUDED = {"file_size", "allow_link_local", "min_speed"}  # options with no effect beside a value of another one
@@ -75,7 +71,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"resize_mode": "no"},
     {"resize_mode": "no", "file_size": 0},
     {"tfrecord_compression": "none", "output_format": "webdataset"},
-    {"tensorboard_dir": None, "ray_address": None, "beam_options": "None"},
+    {"ray_address": None, "beam_options": "None"},
     {"allow_link_local": False, "block_private_addresses": True},
     {"encode_format": "png"},
     {"encode_quality": 9, "encode_format": "png"},
@@ -143,7 +139,7 @@ def test_retry_does_not_judge_the_file_of_a_download(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("preset: img2dataset\nsubjob_size: 5\nenable_wandb: true\n")
     with pytest.raises((OutputError, MissingExtra)):  # the folder is empty
-        retry(tmp_path, config=file, wandb_samples=3)
+        retry(tmp_path, config=file, wandb_project="mine")
 
 
 # --- img2dataset's command lines ---

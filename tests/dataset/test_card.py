@@ -71,11 +71,11 @@ def test_the_figures_are_those_of_inspect_and_of_the_report(make: Callable[..., 
     assert made.path == str(tmp_path / "birds" / "README.md")
     assert Path(made.path).read_text(encoding="utf-8") == made.text
     found = inspect(tmp_path / "birds")
-    reported = (found.rows, found.stored, found.successes, found.bytes_stored, found.shards, found.outcomes)
+    reported = (found.rows, found.samples, found.successes, found.bytes, found.shards, found.outcomes)
     names = ("rows", "samples", "successes", "bytes", "shards", "outcomes")
     assert reported == tuple(figures[name] for name in names) == (7, 5, 5, 60, 3, {"success": 5, "http_404": 2})
     page = rendered(made.text)
-    assert f"<td>{found.stored}</td>" in page
+    assert f"<td>{found.samples}</td>" in page
     assert "5 samples of 7 rows" in page
     assert '<code>http_404</code></td>\n<td style="text-align:right">2</td>' in page
     reported = head(made.text)
@@ -177,7 +177,11 @@ def test_other_commands_do_not_mind_it(form: str, make: Callable[..., Any], tmp_
     assert head(after)["configs"][0]["description"] != head(before)["configs"][0]["description"]
     make(tmp_path, form, rows=7, incremental_mode="overwrite")
     assert (tmp_path / "README.md").exists()
-    assert {name for name in names_in(tmp_path) if name.startswith(".")} <= {".any2ds/run", ".any2ds/shards"}
+    assert {name for name in names_in(tmp_path) if name.startswith(".")} <= {
+        ".any2ds/run",
+        ".any2ds/segments",
+        ".any2ds/shards",
+    }
 
 
 def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> None:
@@ -194,25 +198,6 @@ def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> N
     store.pipe_file("cards/birds/README.md", b"mine")
     with pytest.raises(UsageError, match="not written by any2ds"):
         card("s3://cards/birds")
-
-
-def test_of_a_store_the_statistics_of_some_shards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The totals are those of the list of shards; without it, the card says of how many shards it tells."""
-    import fsspec
-
-    folder = "memory://card-of-some/birds"
-    listed = [f"data:,{n}" if n % 2 else "nonsense" for n in range(12)]
-    download(listed, output_folder=folder, number_sample_per_shard=2, distributor="inline", quiet=True)
-    monkeypatch.setattr("any2ds.dataset.summary._MOST_STATS", 3)
-    for sentence, totals in (("6 samples of 12 rows", "6"), ("3 samples of 6 rows", "3 in 3 of the shards")):
-        if totals != "6":
-            fsspec.filesystem("memory").rm("card-of-some/birds/.any2ds/shards")
-        text = card(folder, output="-").text
-        assert sentence in text
-        assert f"| samples | {totals} |" in text
-        assert "| rows that are stored | 50.0% in 3 of the shards |" in text
-        assert "## What became of the rows in 3 of the shards" in text
-        assert "- 3 of 6 rows in 3 of the shards are not stored" in text
 
 
 def test_the_command(make: Callable[..., Any], tmp_path: Path) -> None:

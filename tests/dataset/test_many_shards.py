@@ -23,7 +23,6 @@ from any2ds.writers.formats.webdataset import header
 
 SHARDS = 20_000
 MOST = 1500  # bytes that a command may take for a shard
-MOST_OF_COMPACT = 5000  # which holds a row group, however many shards there are; it was 13,000
 
 # Prints the most memory that the statement has taken beyond what it took before.
 PROGRAM = """
@@ -40,7 +39,6 @@ exec(statement, {"any2ds": any2ds, "folder": many})
 print(most() - before)
 """
 COMMANDS = {
-    "compact": "any2ds.compact(folder)",
     "inspect": "any2ds.inspect(folder)",
     "verify": "any2ds.verify(folder, sample=1, seed=1, quiet=True)",
     "load": "len(any2ds.load(folder))",
@@ -79,8 +77,7 @@ def test_each_shard_takes_little_memory(folder: Callable[[int], Path]) -> None:
     for name, statement in COMMANDS.items():
         command = [sys.executable, "-c", PROGRAM, str(few), str(many), statement]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        most = MOST_OF_COMPACT if name == "compact" else MOST
-        assert int(said.split()[-1]) < most * SHARDS, (name, int(said.split()[-1]) / SHARDS)
+        assert int(said.split()[-1]) < MOST * SHARDS, (name, int(said.split()[-1]) / SHARDS)
 
 
 def of_many_samples(out: Path, shards: int, rows: int = 10_000) -> Path:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pypdfium2
 import pytest
 
-from any2ds import UsageError, download, inspect, report, retry, verify
+from any2ds import UsageError, card, download, inspect, report, retry, verify
 from any2ds.cli import parse
 from any2ds.cli import run as run_command
 from any2ds.config.commands import COMMANDS
@@ -406,7 +406,7 @@ def test_the_command(dataset: Path, tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, check=False, encoding="utf-8")
 
     found = json.loads(any2ds(str(dataset), "--format=json").stdout)
-    assert (found["rows"], found["looked"]["shards_of_stats"]) == (60, 5)
+    assert (found["rows"], found["coverage"]["shards_of_stats"]) == (60, 5)
     broken = any2ds(str(tmp_path / "nothing"))
     assert (broken.returncode, "no such folder" in broken.stderr) == (2, True)
     page = tmp_path / "page.html"
@@ -531,7 +531,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     entries = ",\n".join(json.dumps({**entry, "shard_id": n, "count": 10}) for n in range(count))
     (out / ".any2ds/shards").write_text(f'{json.dumps(head)[:-1]},"shardlist":[\n{entries}\n]}}\n')
     figures = report(out)
-    assert (figures.shards, figures.rows, figures.looked.shards_of_stats) == (count, 10 * count, 10_000)
+    assert (figures.shards, figures.rows, figures.coverage.shards_of_stats) == (count, 10 * count, 10_000)
     assert not figures.is_whole
     assert figures.latencies["p50"] == pytest.approx(0.52, rel=0.05)
     assert [shown[:2] for shown in figures.latency_ranges] == [(0.5, 0.7)]
@@ -540,6 +540,15 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
         "Sampled at random: outcomes and times are from 10,000 of the 10,500 shards ("
     )
     assert (out / "report.html").stat().st_size < 1_000_000
+    summary = inspect(out)
+    assert (summary.rows, summary.coverage.shards_of_stats) == (10 * count, 10_000)
+    assert summary.outcomes["dns"] >= 99_990
+    text = card(out, output="-").text
+    assert "105,000 rows of a list" in text
+    assert "## What became of the rows in 10,000 of the shards" in text
+    (out / ".any2ds/shards").unlink()
+    assert inspect(out).rows is None
+    assert re.search(r"samples of (100,000|99,991) rows of a list", card(out, output="-").text)
 
 
 def test_the_time_between_a_run_and_its_retry_is_no_time_at_work(server: Server, tmp_path: Path) -> None:
@@ -556,7 +565,7 @@ def test_the_time_between_a_run_and_its_retry_is_no_time_at_work(server: Server,
     assert found.ended is not None
     assert found.ended - found.started > week
     assert found.timeline.seconds < 600
-    assert sum(spell.rows for spell in found.timeline.spells) == pytest.approx(3)
+    assert sum(spell.rows for spell in found.timeline.spells) == pytest.approx(4)  # of which one was tried twice
 
 
 def test_pauses_between_runs_are_left_out() -> None:

@@ -22,11 +22,12 @@ from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._mailbox import Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task, UnseenFolder
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, descendants
 from any2ds.worker.worker import ShardWorker
 from tests.support.crowd import MOST, SHARD, crowd
+from tests.support.jobs import plan
 
 TASKS = 7  # of a cluster that has grown
 

@@ -232,24 +232,6 @@ def test_what_connects_where_addresses_cannot_be_checked_is_for_configured_serve
     assert (outcome.code, "storage_options" in outcome.detail) == ("scheme_not_allowed", True)
 
 
-def test_sftp_connects_to_no_address_that_was_refused_and_to_none_that_was_not_judged() -> None:
-    from any2ds.storage.sftp import SftpFileSystem
-
-    judged = []
-
-    def judge(address: str) -> None:
-        judged.append(address)
-        raise PermissionError(address)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with pytest.raises(PermissionError, match=r"127\.0\.0\.1"):
-            SftpFileSystem("127.0.0.1", port=listener.getsockname()[1], judge=judge, skip_instance_cache=True)
-        listener.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-    assert judged == ["127.0.0.1"]
-
-
 def test_sftp_rows_of_a_metadata_service_are_refused(fetch: Any) -> None:
     (outcome,) = fetch(["sftp://169.254.169.254/etc/a"], allow_schemes="sftp")
     assert outcome.code == "blocked_address"
@@ -271,7 +253,7 @@ def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: P
 def test_a_missing_library_is_named(fetch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("gcsfs", "huggingface_hub", "paramiko"):
         monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, "any2ds.storage.sftp", raising=False)  # other tests may have loaded them
+    monkeypatch.delitem(sys.modules, "any2ds.fetch.engines.sftp", raising=False)  # other tests may have loaded them
     for protocol in ("gs", "hf"):
         monkeypatch.delitem(_registry, protocol, raising=False)
     google, hugging_face, sftp = fetch(["gs://bucket/a", "hf://datasets/a/b/c.jpg", "sftp://127.0.0.1/a"])

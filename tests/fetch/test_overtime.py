@@ -1,11 +1,10 @@
-"""What processes let each other know of transfers that outlast their turns: on a disk, on S3 and through SFTP."""
+"""What processes let each other know of transfers that outlast their turns: on a disk and on S3."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 from s3fs import S3FileSystem
 
@@ -18,7 +17,6 @@ from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores
 from any2ds.testing.processes import wait_until
 from tests.support.s3 import Bucket, serve_buckets
-from tests.support.sftp import serve_sftp
 
 Places = Callable[[], OutputFolder]
 
@@ -37,17 +35,13 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         yield found
 
 
-@pytest.fixture(params=["disk", "s3", "sftp"])
-def output(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+@pytest.fixture(params=["disk", "s3"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
     (tmp_path / "out" / layout.STATE_FOLDER).mkdir(parents=True)
     if request.param == "disk":
         yield places(str(tmp_path / "out"))
-    elif request.param == "s3":
-        yield places(request.getfixturevalue("bucket").url)
     else:
-        with serve_sftp() as server:
-            monkeypatch.setitem(fsspec.config.conf, "sftp", server.options)
-            yield places(server.url(tmp_path / "out"))
+        yield places(request.getfixturevalue("bucket").url)
 
 
 @pytest.fixture

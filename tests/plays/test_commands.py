@@ -12,7 +12,7 @@ import any2ds
 from tests.support.play import ROOT, Play, Row
 
 COMMANDS = (
-    "download retry estimate verify inspect report card build new recipes compact finish completion".split()  # noqa: SIM905
+    "download retry estimate verify inspect report card build new recipes finish completion".split()  # noqa: SIM905
 )
 
 
@@ -143,7 +143,6 @@ def test_python_raises_the_same_as_a_usage_error(name: str) -> None:
         ("inspect", ("a", "--samples"), "samples"),
         ("inspect", ("a", "--nothing=1"), "nothing"),
         ("report", ("a", "--format=pdf"), "md"),
-        ("compact", ("a", "--rows_per_file=0"), "rows_per_file"),
         ("verify", ("a", "-x"), "-x"),
         ("report", ("a", "--format=md", "--samples=3"), "html"),
         ("verify", ("a", "--seed=1"), "sample"),
@@ -201,7 +200,7 @@ def test_the_events_of_a_run_for_machines() -> None:
     assert len(outcome.log) == len(outcome.stderr.splitlines())
     assert (events["start"]["command"], events["start"]["shards_before"]) == ("download", 0)
     finish = events["finish"]
-    assert [finish[name] for name in ("rows", "stored", "failed", "samples", "attempts", "shards")] == [
+    assert [finish[name] for name in ("rows", "stored", "failed", "samples", "attempts", "shards_done")] == [
         4,
         2,
         2,

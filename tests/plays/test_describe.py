@@ -1,15 +1,12 @@
-"""inspect, report, card and compact say what is in a dataset, all with the same figures."""
+"""inspect, report and card say what is in a dataset, all with the same figures."""
 
-import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-import any2ds
 from tests.support.play import Play, Row, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
@@ -41,11 +38,12 @@ def test_inspect_counts_what_is_there_in_each_format(output_format: str) -> None
     figures = json.loads(outcome.stdout)
     assert (outcome.exit_code, outcome.stderr) == (0, "")
     assert figures["output_format"] == output_format
-    assert (figures["shards"], figures["rows"], figures["stored"], figures["failed"]) == (2, 6, 4, 2)
+    assert (figures["shards"], figures["rows"], figures["samples"], figures["failed"]) == (2, 6, 4, 2)
     assert figures["outcomes"] == OUTCOMES
-    assert (figures["bytes_stored"], figures["files_measured"]) == (sum(SIZES), 4)
+    assert (figures["bytes"], figures["measured"]) == (sum(SIZES), 4)
     assert (figures["sizes"]["smallest"], figures["sizes"]["largest"]) == (min(SIZES), max(SIZES))
-    assert figures["mime_types"] == {"image/jpeg": 2, "image/png": 1, "text/plain": 1}
+    types = {name: each["files"] for name, each in figures["types"].items()}
+    assert types == {"image/jpeg": 2, "image/png": 1, "text/plain": 1}
     assert figures["columns"]["caption"] == "string"
     assert [list_["rows"] for list_ in figures["lists"]] == [6]
     assert (figures["missing"], figures["unfinished"], figures["problems"]) == ([], 0, [])
@@ -79,8 +77,8 @@ def test_inspect_of_an_unfinished_dataset_says_what_is_missing() -> None:
 
 
 def test_inspect_from_python_is_the_same() -> None:
-    overview = made().run("inspect", way="python").result
-    assert (overview.rows, overview.outcomes, overview.shards) == (6, OUTCOMES, 2)
+    summary = made().run("inspect", way="python").result
+    assert (summary.rows, summary.outcomes, summary.shards) == (6, OUTCOMES, 2)
 
 
 # --- report ---
@@ -214,53 +212,7 @@ def test_a_card_has_no_secrets_and_no_folders_of_this_machine() -> None:
     assert str(play.folder) not in text
 
 
-# --- compact ---
-
-
-def compacted(files: Any) -> list[dict[str, Any]]:
-    names = sorted(name for name in files if name.endswith(".metadata"))
-    return [row for name in names for row in pq.read_table(io.BytesIO(files[name])).to_pylist()]
-
-
-@pytest.mark.parametrize(("rows_per_file", "count"), [(None, 1), (1, 2), (4, 2), (5, 1)])
-def test_compact_gathers_the_metadata_in_the_order_of_the_shards(rows_per_file: int | None, count: int) -> None:
-    play = made()
-    outcome = play.run("compact", **({} if rows_per_file is None else {"rows_per_file": rows_per_file}))
-    assert outcome.exit_code == 0
-    assert sum(name.endswith(".metadata") for name in outcome.files) == count
-    rows = compacted(outcome.files)
-    assert [row["shard_id"] for row in rows] == [0, 0, 0, 0, 1, 1]
-    assert [{name: row[name] for name in row if name != "shard_id"} for row in rows] == outcome.metadata
-    assert json.loads(play.run("inspect", json="-").stdout)["compacted"] != []
-    assert play.run("verify").exit_code == 0
-
-
-def test_compact_of_parquet_leaves_the_files_out() -> None:
-    rows = compacted(made(output_format="parquet").run("compact").files)
-    assert len(rows) == 6
-    assert "data" not in rows[0]
-
-
-@pytest.mark.parametrize("command", ["retry", "download"])
-def test_what_was_compacted_goes_when_shards_change(command: str) -> None:
-    play = Play({"a.jpg": ["http_503", "ok"], "b.jpg": "ok"}, number_sample_per_shard=1)
-    play.run("download", *play.write_list(["a.jpg"]))
-    play.run("compact")
-    outcome = play.run(command)
-    assert not [name for name in outcome.files if "/compact/" in name]
-    assert len(outcome.metadata) == (1 if command == "retry" else 2)
-
-
-def test_compact_from_python_names_the_files() -> None:
-    play = made()
-    report = any2ds.compact(play.path)
-    assert [pq.read_metadata(path).num_rows for path in report.files] == [6]
-    before = play.files()
-    assert any2ds.compact(play.path).files == report.files
-    assert play.files() == before
-
-
-@pytest.mark.parametrize("command", ["inspect", "report", "card", "compact", "verify", "retry", "finish"])
+@pytest.mark.parametrize("command", ["inspect", "report", "card", "verify", "retry", "finish"])
 @pytest.mark.parametrize("content", [None, b"x"], ids=["no folder", "no dataset"])
 def test_each_command_refuses_what_is_no_dataset(command: str, content: bytes | None) -> None:
     play = Play()
@@ -273,10 +225,10 @@ def test_each_command_refuses_what_is_no_dataset(command: str, content: bytes | 
     assert outcome.names == ({"a.txt"} if content else set())
 
 
-@pytest.mark.parametrize("command", ["inspect", "report", "card", "compact"])
+@pytest.mark.parametrize("command", ["inspect", "report", "card"])
 def test_each_command_works_in_a_bucket(command: str) -> None:
     play = made(store="s3")
     outcome = play.run(command)
     assert outcome.exit_code == 0
-    added = {"inspect": "", "report": "report.html", "card": "README.md", "compact": ".metadata"}[command]
+    added = {"inspect": "", "report": "report.html", "card": "README.md"}[command]
     assert [name for name in outcome.files if name.endswith(added)]

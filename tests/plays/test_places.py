@@ -1,9 +1,6 @@
 """Output folders in odd places: full disks, deleted working directories, paths that are too long, links."""
 
-import contextlib
 import json
-import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.play import Play
-from tests.support.smalldisk import Mounted, small_disk
 
 YEAR_2100 = 4102444800.0
 QUIET = ("--quiet", "--distributor=inline")
@@ -29,29 +25,7 @@ def rows(tmp_path: Path) -> str:
     return str(tmp_path / "rows.txt")
 
 
-def test_compact_says_which_disk_is_full(tmp_path: Path) -> None:
-    rows = "".join(f'{{"url": "data:,{n}", "caption": "{random.randbytes(2000).hex()}"}}\n' for n in range(100))
-    with small_disk(tmp_path / "disk", 4_000_000) as disk:
-        play = Play(lists={"urls.jsonl": rows}, caption_col="caption", output_format="webdataset")
-        play.out = str(disk.folder / "out")
-        assert play.run(min_free_bytes=0).exit_code == 0
-        if not isinstance(disk, Mounted):
-            return
-        filler = disk.folder / "filler"
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        os.truncate(filler, filler.stat().st_size - (64 << 10))  # enough for a lock, and not for the metadata
-        outcome = play.run("compact")
-        assert outcome.exit_code != 0
-        assert "unexpected" not in outcome.stderr
-        assert str(disk.folder) in outcome.stderr
-        assert "full" in outcome.stderr
-        filler.unlink()
-        assert play.run("compact").exit_code == 0
-
-
-@pytest.mark.parametrize("command", ["download", "verify", "retry", "inspect", "report", "card", "compact"])
+@pytest.mark.parametrize("command", ["download", "verify", "retry", "inspect", "report", "card"])
 def test_in_a_deleted_working_directory_a_relative_path_is_refused_by_its_name(
     command: str, rows: str, tmp_path: Path
 ) -> None:
@@ -81,7 +55,7 @@ def test_a_clock_that_was_set_ahead_in_a_run_does_not_keep_the_report_away() -> 
     assert "report.html" in outcome.names
 
 
-@pytest.mark.parametrize("name", [".any2ds", ".any2ds/tensorboard", ".any2ds/lock"])
+@pytest.mark.parametrize("name", [".any2ds", ".any2ds/progress", ".any2ds/lock"])
 def test_nothing_is_written_through_a_link_in_a_dataset(name: str, rows: str, tmp_path: Path) -> None:
     elsewhere, link = tmp_path / "elsewhere", tmp_path / "made" / name
     link.parent.mkdir(parents=True)
@@ -90,6 +64,6 @@ def test_nothing_is_written_through_a_link_in_a_dataset(name: str, rows: str, tm
     else:
         elsewhere.mkdir()
     link.symlink_to(elsewhere)
-    ended = any2ds_in(tmp_path, rows, "made", "--reporters=tensorboard", *QUIET)
+    ended = any2ds_in(tmp_path, rows, "made", "--reporters=jsonl", *QUIET)
     assert "is a link, and nothing is written or removed through a link" in " ".join(ended.stderr.split())
     assert (elsewhere.read_bytes() == b"") if elsewhere.is_file() else not list(elsewhere.iterdir())

@@ -28,18 +28,24 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
 def test_lines_of_json_have_the_figures_of_the_dataset(distributor: str) -> None:
-    outcome = Play(ROWS, reporters="jsonl", number_sample_per_shard=2, distributor=distributor).run()
+    how = {"log_format": "json", "number_sample_per_shard": 2, "distributor": distributor, "headers": "X-Key: hunter2"}
+    outcome = Play(ROWS, reporters="jsonl", **how).run()
     events = progress(outcome)
-    assert [events[0]["event"], events[-1]["event"]] == ["start", "finish"]
+    assert (events[0]["event"], events[-1]["event"]) == ("start", "finish")
     assert events[0]["options"]["number_sample_per_shard"] == 2
-    shards = [event for event in events if event["event"] == "shard"]
-    assert sorted(event["shard_id"] for event in shards) == [0, 1, 2]
-    for total in (events[-1], {name: sum(event[name] for event in shards) for name in ("count", "successes", "bytes")}):
-        assert (total["count"], total["successes"]) == (5, 3)
-        assert total["bytes"] == sum(len(sample.data) for sample in outcome.samples)
-    assert events[-1]["status_dict"] == outcome.codes
-    last = [event for event in events if event["event"] == "progress"][-1]
-    assert (last["outcomes"], last["shards_done"], last["share"]) == (outcome.codes, 3, 1.0)
+    assert "hunter2" not in json.dumps(events)
+    end, last = events[-1], [event for event in events if event["event"] == "progress"][-1]
+    for facts in (end, last):
+        assert (facts["rows"], facts["stored"], facts["failed"], facts["success_ratio"]) == (5, 3, 2, 0.6)
+        assert facts["bytes"] == sum(len(sample.data) for sample in outcome.samples)
+        assert (facts["shards_done"], facts["attempts"]) == (3, 5)
+    assert (last["outcomes"], last["share"]) == (outcome.codes, 1.0)
+    assert {each["code"]: each["rows"] for each in end["outcomes"]} == outcome.codes
+    assert _without_times(outcome.log[-1]) == _without_times(end)  # the terminal says the same
+
+
+def _without_times(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != "time"}
 
 
 def test_each_command_writes_a_file_of_its_own() -> None:
@@ -47,12 +53,36 @@ def test_each_command_writes_a_file_of_its_own() -> None:
     play.run()
     outcome = play.run("retry", reporters="jsonl")
     assert [event["command"] for event in progress(outcome) if event["event"] == "start"] == ["download", "retry"]
-    assert [event["count"] for event in progress(outcome) if event["event"] == "finish"] == [2, 1]
+    assert [event["rows"] for event in progress(outcome) if event["event"] == "finish"] == [2, 1]
+    assert play.run("verify").exit_code == 0
+    assert not progress(play.run(incremental_mode="overwrite", reporters=None))  # they go with the dataset
 
 
 def test_lines_of_json_in_a_bucket() -> None:
     outcome = Play(ROWS, store="s3", reporters="jsonl").run()
-    assert progress(outcome)[-1]["status_dict"] == outcome.codes
+    assert {each["code"]: each["rows"] for each in progress(outcome)[-1]["outcomes"]} == outcome.codes
+
+
+def test_a_page_names_every_field_of_the_lines() -> None:
+    outcome = Play(ROWS, log_format="json").run()
+    page = (Path(__file__).parents[2] / "docs/watching.md").read_text(encoding="utf-8")
+    for event in outcome.log:
+        (row,) = re.findall(rf"^\| `{event['event']}`.*$", page, re.MULTILINE)
+        assert set(event) - {"event", "time"} <= set(re.findall(r"`(\w+)`", row))
+
+
+def test_a_retry_counts_what_it_tried_and_gained_and_suggests_another_one_only_then() -> None:
+    play = Play({"a.jpg": "ok", "b.jpg": ["http_503", "http_503", "ok"], "c.jpg": ["http_503"] * 3 + ["ok"]})
+    assert "to retry what may work now (2 rows): any2ds.retry(" in play.run().stderr
+    in_vain = play.run("retry")
+    assert "tried again: 2 rows, of which 0 are stored now" in in_vain.stderr
+    assert "to retry" not in in_vain.stderr
+    gained = play.run("retry")
+    assert "tried again: 2 rows, of which 1 is stored now" in gained.stderr
+    assert "to retry what may work now (1 row): any2ds.retry(" in gained.stderr
+    last = play.run("retry", log_format="json").log[-1]
+    assert (last["rows"], last["stored"], last["failed"], last["retry"]) == (1, 1, 0, None)
+    assert "nothing to retry: no row in out/ has a failure" in play.run("retry").stderr
 
 
 def test_prometheus_reads_the_figures_of_the_moment() -> None:
@@ -67,6 +97,8 @@ def test_prometheus_reads_the_figures_of_the_moment() -> None:
     assert figures['any2ds_rows_total{outcome="success"}'] == 3
     assert figures['any2ds_rows_total{outcome="http_404"}'] == 1
     assert figures["any2ds_attempts_total"] == 5
+    assert figures["any2ds_window_transfers"] > 0
+    assert not [name for name in figures if name.startswith(("python_", "process_"))]  # of the process that runs us
     play.web.release()
     assert running.wait().codes == {"success": 4, "http_404": 1, "http_503": 1}
 
@@ -95,35 +127,8 @@ def test_weights_and_biases_gets_the_same_figures() -> None:
     found = json.loads(table.read_text())
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
     assert {row["status"]: round(row["frequency"] * 5) for row in rows} == outcome.codes
-    (samples,) = (play.folder / "wandb").rglob("samples*.table.json")
-    assert len(json.loads(samples.read_text())["data"]) == 3
     assert not [name for name in outcome.names if "wandb" in name]
     assert ".any2ds/wandb" in outcome.files
-
-
-def test_tensorboard_gets_the_same_figures() -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    play = Play(ROWS)
-    outcome = play.run(reporters="tensorboard", tensorboard_dir="board", way="command")
-    assert outcome.exit_code == 0
-    (path,) = [path for path in (play.folder / "board").rglob("*") if path.is_file()]
-    values: dict[str, float] = {}
-    for record in _records(path):
-        for value in Event.FromString(record).summary.value:
-            values[value.tag] = value.simple_value or (value.tensor.float_val or [0.0])[0]
-    assert {
-        tag.partition("/")[2]: value for tag, value in values.items() if tag.startswith("outcomes/")
-    } == outcome.codes
-
-
-def _records(path: Path) -> list[bytes]:
-    content, found = path.read_bytes(), []
-    while content:
-        length = int.from_bytes(content[:8], "little")
-        found.append(content[12 : 12 + length])
-        content = content[16 + length :]
-    return found
 
 
 def test_a_reporter_without_effect_on_what_is_stored() -> None:

@@ -333,14 +333,15 @@ def test_extend_with_other_options_is_refused(changed: dict[str, Any]) -> None:
     assert outcome.files == first.files
 
 
-def test_extend_waits_for_the_list_before_it() -> None:
+def test_extend_leaves_missing_shards_to_the_list_before_it() -> None:
     play = Play(OK, number_sample_per_shard=2)
     play.run("download", *play.write_list(NAMES[:4]))
     for file in (play.folder / "out").glob("00001*"):
         file.unlink()
     outcome = play.run("download", *play.write_list(NAMES[4:]), incremental_mode="extend")
-    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
-    assert outcome.shards == ["00000"]
+    assert (outcome.exit_code, outcome.shards) == (0, ["00000", "00002"])
+    outcome = play.run("download", *play.write_list(NAMES[:4]))
+    assert (outcome.codes, set(outcome.requests)) == ({"success": len(NAMES)}, set(NAMES[2:4]))
 
 
 @pytest.mark.parametrize("output_format", FORMATS)

@@ -1,12 +1,12 @@
-"""`any2ds retry` downloads again what failed: keys and order stay, and what was stored before is as it was."""
+"""`any2ds retry` downloads again what failed, into new shards: keys stay, as do the shards that are there."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import stored
 from tests.support.play import Play, Row, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
@@ -22,7 +22,7 @@ FIRST = {"success": 2, "http_503": 1, "http_404": 1, "http_403": 1, "reset": 1}
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
-def test_what_is_recovered_stands_where_its_row_is_in_each_format(output_format: str) -> None:
+def test_what_is_recovered_has_the_key_of_its_row_in_each_format(output_format: str) -> None:
     play = Play(MIXED, number_sample_per_shard=3, output_format=output_format)
     first = play.run()
     assert first.codes == FIRST
@@ -31,9 +31,11 @@ def test_what_is_recovered_stands_where_its_row_is_in_each_format(output_format:
     assert outcome.requests == {"1.jpg": 1, "5.jpg": 1}
     assert outcome.codes == {"success": 4, "http_404": 1, "http_403": 1}
     assert [row["key"] for row in outcome.metadata] == [row["key"] for row in first.metadata]
-    assert [row["attempts"] for row in outcome.metadata] == [1, 2, 1, 1, 1, 2]
-    stored = [row["url"].rpartition("/")[2] for row in outcome.metadata if row["status"] == "success"]
-    assert list(outcome.data.values()) == [body_of(name) for name in stored]
+    assert outcome.shards == [*first.shards, "00002"]
+    assert all(outcome.files[name] == content for name, content in first.files.items() if name.startswith("0"))
+    assert stored.stats(outcome.files)["00002"]["replaces"] == {"http_503": 1, "reset": 1}
+    recovered = [row["url"].rpartition("/")[2] for row in outcome.metadata if row["status"] == "success"]
+    assert list(outcome.data.values()) == [body_of(name) for name in recovered]
     assert play.run("verify").exit_code == 0
 
 
@@ -68,24 +70,89 @@ def test_what_is_no_code_is_refused(codes: str) -> None:
     assert "codes" in outcome.stderr
 
 
-def test_a_row_that_fails_otherwise_has_its_new_outcome_and_all_its_attempts() -> None:
+def test_a_row_that_fails_otherwise_has_its_new_outcome() -> None:
     play = Play({"0.jpg": "ok", "1.jpg": ["http_503", "http_410", "ok"]}, number_sample_per_shard=2)
     first = play.run()
     outcome = play.run("retry")
     assert outcome.codes == {"success": 1, "http_410": 1}
-    assert outcome.metadata[1]["attempts"] == 2
-    assert outcome.files["00000.tar"] == first.files["00000.tar"]  # no sample has come, so no data are written again
+    assert outcome.files["00000.tar"] == first.files["00000.tar"]
     assert play.run("retry").requests.total() == 0
 
 
-def test_a_shard_without_failures_is_not_opened() -> None:
-    play = Play({"0.jpg": "ok", "1.jpg": "ok", "2.jpg": ["http_503", "ok"]}, number_sample_per_shard=2)
-    first = play.run()
+def test_each_row_counts_once_by_its_last_outcome_over_several_retries() -> None:
+    rows = {"0.jpg": "ok", "1.jpg": ["http_503", "http_502", "http_404"], "2.jpg": ["reset", "http_503", "ok"]}
+    play = Play(rows, number_sample_per_shard=2)
+    assert play.run().codes == {"success": 1, "http_503": 1, "reset": 1}
+    assert play.run("retry").codes == {"success": 1, "http_502": 1, "http_503": 1}
     outcome = play.run("retry")
-    assert outcome.codes == {"success": 3}
-    assert {name for name in first.names if outcome.files[name] != first.files[name]} == {
-        f"00001{end}" for end in (".tar", ".tar.idx", ".parquet", "_stats.json")
+    assert outcome.codes == {"success": 2, "http_404": 1}
+    assert [stored.stats(outcome.files)[shard].get("replaces") for shard in outcome.shards] == [
+        None,
+        None,
+        {"http_503": 1, "reset": 1},
+        {"http_502": 1, "http_503": 1},
+    ]
+    assert play.run("retry").requests.total() == 0
+    assert play.run("verify").exit_code == 0
+
+
+def test_failed_rows_are_gathered_into_shards_of_the_usual_size() -> None:
+    play = Play({f"{number}.txt": ["http_503", "ok"] for number in range(5)}, number_sample_per_shard=2)
+    play.run()
+    outcome = play.run("retry")
+    assert outcome.codes == {"success": 5}
+    assert [stored.stats(outcome.files)[shard]["count"] for shard in outcome.shards] == [2, 2, 1, 2, 2, 1]
+
+
+def test_a_list_that_grows_after_a_retry_goes_on_behind_it() -> None:
+    rows = {
+        **dict.fromkeys([f"{n}.txt" for n in range(6)], "ok"),
+        "1.txt": ["http_503", "ok"],
+        "4.txt": ["http_503", "ok"],
     }
+    names = sorted(rows)
+    play = Play(rows, number_sample_per_shard=2)
+    play.run("download", *play.write_list(names[:3]))
+    play.run("retry")
+    outcome = play.run("download", *play.write_list(names))
+    assert outcome.codes == {"success": 5, "http_503": 1}
+    assert set(outcome.requests) == {"3.txt", "4.txt", "5.txt"}
+    assert outcome.shards == ["00000", "00001", "00002", "00003", "00004"]
+    outcome = play.run("retry")
+    assert (outcome.codes, set(outcome.requests)) == ({"success": 6}, {"4.txt"})
+    assert play.run("verify").exit_code == 0
+
+
+def test_a_shard_that_is_made_again_leaves_to_the_retry_what_that_has() -> None:
+    play = Play({"0.txt": "ok", "1.txt": ["http_503", "ok"], "2.txt": "ok"}, number_sample_per_shard=3)
+    play.run()
+    play.run("retry")
+    for name in ("00000.tar", "00000.parquet", "00000_stats.json"):
+        Path(play.path, name).unlink()
+    outcome = play.run()
+    assert (outcome.codes, set(outcome.requests)) == ({"success": 3}, {"0.txt", "2.txt"})
+
+
+def test_a_shard_of_a_retry_is_made_again_by_the_next_retry() -> None:
+    play = Play({"0.txt": "ok", "1.txt": ["http_503", "ok"], "2.txt": "ok"}, number_sample_per_shard=2)
+    play.run()
+    play.run("retry")
+    for name in ("00002.tar", "00002.parquet", "00002_stats.json"):
+        Path(play.path, name).unlink()
+    outcome = play.run("retry")
+    assert (outcome.codes, outcome.shards[-1]) == ({"success": 3}, "00002")
+
+
+def test_a_dataset_whose_list_was_not_read_to_its_end_is_completed_first() -> None:
+    play = Play({"0.txt": ["http_503", "ok"], "1.txt": "hold", "2.txt": "ok"}, number_sample_per_shard=1)
+    running = play.start(timeout=0, thread_count=1, max_per_host=1)
+    running.kill_at("published 1")
+    running.wait()
+    end = Path(play.path, ".any2ds/segments/0000.end")
+    end.unlink(missing_ok=True)
+    outcome = play.run("retry")
+    assert (outcome.exit_code, outcome.requests.total()) == (2, 0)
+    assert "run the original download command" in outcome.stderr
 
 
 def test_options_on_fetching_may_be_others() -> None:
@@ -94,7 +161,6 @@ def test_options_on_fetching_may_be_others() -> None:
     assert play.run("retry", retries=1, timeout=7).requests == {"0.jpg": 2}
     outcome = play.run("retry")
     assert outcome.codes == {"success": 1}
-    assert outcome.metadata[0]["attempts"] == 4
 
 
 @pytest.mark.parametrize("option", [{"output_format": "parquet"}, {"file_size": 16}, {"number_sample_per_shard": 1}])
@@ -138,11 +204,11 @@ def test_shards_that_were_never_made_are_left_to_the_first_command() -> None:
     for file in (play.folder / "out").glob("00000*"):
         file.unlink()
     outcome = play.run("retry", codes="all")
-    assert outcome.shards == ["00001", "00002"]
+    assert outcome.shards == ["00001", "00002", "00003", "00004"]
     assert set(outcome.requests) == {"2.jpg", "4.jpg", "5.jpg"}
 
 
-def test_a_retry_that_is_killed_leaves_each_shard_old_or_new() -> None:
+def test_a_retry_that_is_killed_goes_on_with_the_same_rows() -> None:
     rows = {"0.jpg": ["http_503", "ok"], "1.jpg": ["http_503", "ok"], "2.jpg": ["http_503", "hold"], "3.jpg": "ok"}
     play = Play(rows, number_sample_per_shard=1)
     play.run()
@@ -205,26 +271,3 @@ def test_duplicates_of_a_row_that_is_recovered_stay_duplicates() -> None:
     assert play.run().codes == {"http_503": 1, "duplicate": 1}
     outcome = play.run("retry")
     assert (outcome.codes, outcome.requests.total()) == ({"success": 1, "duplicate": 1}, 1)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"latencies": [1, "x", None]},
-        {"robots_bytes": "9" * 200},
-        {"robots_seconds": [1]},
-        {"attempts": -1},
-        {"processed": [[]]},
-        {"not_processed": [[]]},
-        {"bytes": "x"},
-    ],
-)
-def test_statistics_that_cannot_be_added_to_are_named_and_nothing_is_replaced(damage: dict[str, object]) -> None:
-    play = Play({"a.txt": "ok", "b.txt": ["http_503", "ok"]})
-    before = play.run()
-    stats = Path(play.path, "00000_stats.json")
-    stats.write_text(json.dumps({**json.loads(stats.read_text()), **damage}))
-    outcome = play.run("retry")
-    assert outcome.exit_code == 1
-    assert "00000_stats.json cannot be understood" in outcome.screen
-    assert outcome.files["00000.tar"] == before.files["00000.tar"]

@@ -1,15 +1,24 @@
 """`any2ds verify` finds each kind of damage, and what `--repair` removes the same download command makes again."""
 
+import io
 import json
+import os
+import shutil
 import struct
+import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.play import Play, body_of
+import any2ds
+from any2ds.core.errors import UsageError
+from any2ds.testing.processes import LONG, children, is_running, wait_until
+from tests.support.play import Play, Row, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
 NAMES = [f"{n}.jpg" for n in range(6)]
@@ -39,8 +48,6 @@ def change_json(path: Path, **values: Any) -> None:
 def change_column(path: Path, name: str, values: list[Any]) -> None:
     table = pq.read_table(path)
     place = table.schema.get_field_index(name)
-    import pyarrow as pa
-
     pq.write_table(
         table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
     )
@@ -108,6 +115,36 @@ def test_missing_data_are_found(output_format: str) -> None:
     assert json.loads(outcome.stdout)["broken_shards"] == [1]
 
 
+def change_members(path: Path, edit: Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]) -> None:
+    """The members of a tar file, which is written anew."""
+    with tarfile.open(path) as tar:
+        members = [(member.name, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
+    with tarfile.open(path, "w") as tar:
+        for name, data in edit(members):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def members(edit: Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]) -> Callable[[Path], None]:
+    return lambda out: change_members(out / "00001.tar", edit)
+
+
+def table(edit: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    path = "00001.parquet"
+    return lambda out: pq.write_table(edit(pq.read_table(out / path)), out / path)
+
+
+def instead(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Something else in the place of a file."""
+
+    def damage(out: Path) -> None:
+        (out / name).unlink()
+        make(out / name)
+
+    return damage
+
+
 def cut(name: str) -> Callable[[Path], None]:
     return lambda out: change(out / name, lambda content: content[: len(content) // 2])
 
@@ -137,6 +174,23 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], int | None]] = {
         lambda out: change_column(out / "00002.parquet", "status", ["success", "success"]),
         2,
     ),
+    "statistics of another kind": (write("00001_stats.json", b"[1, 2]"), 1),
+    "metadata empty": (write("00001.parquet", b""), 1),
+    "a row of the metadata gone": (table(lambda found: found.slice(0, 1)), 1),
+    "a column of the metadata gone": (table(lambda found: found.drop_columns("ext")), 1),
+    "rows in another order": (table(lambda found: found.take([1, 0])), 1),
+    "keys that are numbers": (table(lambda found: found.set_column(0, "key", pa.array([10, 11]))), 1),
+    "a sample twice": (members(lambda found: found + found[:2]), 1),
+    "a sample gone": (members(lambda found: found[2:]), 1),
+    "a sample of nobody": (members(lambda found: [*found, ("x.jpg", b"x")]), 1),
+    "samples in another order": (members(lambda found: found[2:] + found[:2]), 1),
+    "a file beside a sample gone": (members(lambda found: found[:1] + found[2:]), 1),
+    "a file cut": (members(lambda found: [(found[0][0], b"x"), *found[1:]]), 1),
+    "the metadata beside a sample": (
+        lambda out: change(out / "00001.tar", lambda content: content.replace(b"image/", b"imagf/", 1)),
+        1,
+    ),
+    "the metadata beside a sample are none": (members(lambda found: [found[0], (found[1][0], b"{"), *found[2:]]), 1),
     "data of another shard": (lambda out: (out / "00001.tar").write_bytes((out / "00000.tar").read_bytes()), 1),
 }
 
@@ -154,6 +208,154 @@ def test_damage_is_found_in_the_shard_that_has_it(name: str) -> None:
     play.run("verify", "--repair")
     assert play.run().codes == {"success": 5, "http_404": 1}
     assert play.run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("output_format", "dedupe", "captions"),
+    [
+        *((output_format, "shard", True) for output_format in (*FORMATS, "dummy")),
+        *((output_format, "shard", False) for output_format in FORMATS),
+        *(("webdataset", dedupe, True) for dedupe in ("run", "none")),
+    ],
+)
+def test_values_and_captions_of_any_kind_are_right(output_format: str, dedupe: str, captions: bool) -> None:
+    words = {"caption": pa.array(["a\n", None, "", "\x00", "ß" * 500, "x", "y"])} if captions else {}
+    odd = {
+        "day": pa.array(range(7), pa.date32()),
+        "at": pa.array([-(2**62), 2**62, *range(5)], pa.timestamp("ns")),
+        "half": pa.array([float("nan"), float("inf"), 0.1, None, 1 / 3, 1e300, -0.0], pa.float64()),
+        "raw": pa.array([b"\xff"] * 7, pa.binary()),
+        "nested": pa.array([{"a": [1, None]}] * 7),
+        "large": pa.array(["ß"] * 7, pa.large_string()),
+        "big": pa.array([2**63 - 1] * 7, pa.int64()),
+        "a.b": pa.array([True, None] * 3 + [False], pa.bool_()),
+    }
+    play = Play({"a.bin": "ok", "b.bin": "ok", "gone.bin": "404"})
+    names = ["a.bin", "b.bin", "a.bin", "gone.bin", "b.bin", "a.bin", "b.bin"]
+    with play.inside():
+        any2ds.download(
+            pa.table({"url": [play.web.url(name) for name in names], **words, **odd}),
+            output_folder=play.path,
+            output_format=output_format,
+            caption_col="caption" if captions else None,
+            save_additional_columns=list(odd),
+            number_sample_per_shard=3,
+            dedupe=dedupe,
+            distributor="inline",
+            quiet=True,
+        )
+    report = any2ds.verify(play.path, quiet=True)
+    assert [finding for finding in report.findings if finding.kind != "unread"] == []
+    assert (report.shards_read, report.rows, report.samples) == (3, 7, {"run": 2}.get(dedupe, 6))
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files"])
+def test_a_caption_that_was_changed_is_found(output_format: str) -> None:
+    play = Play({"a.jpg": Row(columns={"text": "some words"})}, caption_col="text", output_format=output_format)
+    assert play.run().exit_code == 0
+    assert play.run("verify").exit_code == 0
+    name = {"webdataset": "00000.tar", "files": "00000/000000000.txt"}[output_format]
+    change(Path(play.path, name), lambda content: content.replace(b"some words", b"some woods"))
+    outcome = play.run("verify", json="-")
+    assert {each["kind"] for each in json.loads(outcome.stdout)["findings"]} == {"samples"}
+
+
+@pytest.mark.parametrize("name", ["00001_stats.json", "00001.parquet", "00001.tar"])
+def test_a_pipe_is_not_waited_for(name: str) -> None:
+    play = finished()
+    instead(name, os.mkfifo)(Path(play.path))
+    report = any2ds.verify(play.path, quiet=True)
+    Path(play.path, name).unlink()
+    assert report.broken == (1,)
+
+
+def test_a_file_that_must_not_be_read_is_not_broken() -> None:
+    play = finished()
+    instead("00001_stats.json", lambda path: path.symlink_to(path))(Path(play.path))
+    report = any2ds.verify(play.path, quiet=True)
+    Path(play.path, "00001_stats.json").unlink()
+    assert [each.kind for each in report.findings] == ["unreadable"]
+    assert report.broken == ()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"options": 3}', b'{"options": {}, "lists": [7]}', None])
+def test_without_a_run_file_shards_tell_themselves(content: bytes | None) -> None:
+    play = finished()
+    change(Path(play.path, "00001.tar"), lambda tar: flip_in(tar, body_of("2.jpg")))
+    run = Path(play.path, ".any2ds/run")
+    run.unlink() if content is None else run.write_bytes(content)
+    report = any2ds.verify(play.path, quiet=True)
+    assert {(each.shard_id, each.kind) for each in report.findings} == {(1, "hash"), (None, "run_file")}
+    with pytest.raises(UsageError, match=r"\.any2ds/run"):
+        any2ds.verify(play.path, repair=True, quiet=True)
+
+
+def test_what_killed_runs_left_is_found_and_removed() -> None:
+    play = finished()
+    Path(play.path, ".any2ds/probe-01234567").write_bytes(b"any2ds")
+    outcome = play.run("verify", json="-")
+    assert [each["kind"] for each in json.loads(outcome.stdout)["findings"]] == ["leftover"]
+    assert play.run("verify", "--repair").exit_code == 0
+    assert not Path(play.path, ".any2ds/probe-01234567").exists()
+
+
+# --- rows that were tried again in a later shard ---
+
+
+def with_retry(status: str) -> Play:
+    """Row 5 failed in shard 2, and was tried again in shard 3, which is made of the one sample of shard 0."""
+    play = Play({"0.jpg": "ok", "1.jpg": "404", "2.jpg": "404"}, number_sample_per_shard=1)
+    play.run()
+    out = Path(play.path)
+    row = pq.read_table(out / f"0000{0 if status == 'success' else 1}.parquet").to_pylist()[0]
+    schema = pq.read_schema(out / "00000.parquet")
+    pq.write_table(pa.Table.from_pylist([{**row, "key": "000020"}], schema), out / "00003.parquet")
+    shutil.copy(out / f"0000{0 if status == 'success' else 1}.tar", out / "00003.tar")
+
+    def renamed(found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        return [(name.replace("000000", "000020"), data.replace(b'"000000"', b'"000020"')) for name, data in found]
+
+    change_members(out / "00003.tar", renamed)
+    shutil.copy(out / f"0000{0 if status == 'success' else 1}_stats.json", out / "00003_stats.json")
+    size = (out / "00003.tar").stat().st_size
+    change_json(out / "00003_stats.json", shard_id=3, replaces={"http_404": 1}, data_bytes=size)
+    return play
+
+
+@pytest.mark.parametrize("status", ["success", "failed_to_download"])
+def test_a_row_that_was_tried_again_counts_once(status: str) -> None:
+    report = any2ds.verify(with_retry(status).path, quiet=True)
+    assert {each.kind for each in report.findings if each.shard_id is not None} <= {"beside"}  # the index of its tar
+    assert (report.rows, report.samples) == (3, 2 if status == "success" else 1)
+
+
+@pytest.mark.parametrize("status", ["success", "failed_to_download"])
+def test_all_figures_count_a_row_that_was_tried_again_once(status: str) -> None:
+    summary = any2ds.inspect(with_retry(status).path)
+    stored = 2 if status == "success" else 1
+    assert (summary.rows, summary.successes, summary.failed, summary.samples) == (3, stored, 3 - stored, stored)
+    assert summary.outcomes == {"success": stored, "http_404": 3 - stored}
+    assert [(host.rows, host.outcomes) for host in summary.hosts] == [(3, summary.outcomes)]
+
+
+def test_a_row_that_has_two_samples_is_found() -> None:
+    play = with_retry("success")
+    out = Path(play.path)
+    names = ("parquet", "tar", "tar.idx", "_stats.json")
+    for name in names:
+        end = name if name.startswith("_") else f".{name}"
+        if (out / f"00003{end}").exists():
+            shutil.copy(out / f"00003{end}", out / f"00004{end}")
+    change_json(out / "00004_stats.json", shard_id=4)
+    found = [each for each in any2ds.verify(play.path, quiet=True).findings if each.kind == "keys"]
+    assert [(each.shard_id, "000020" in each.message) for each in found] == [(4, True)]
+
+
+def test_the_key_of_a_later_shard_is_none_of_a_retry() -> None:
+    play = with_retry("success")
+    change_column(Path(play.path, "00003.parquet"), "key", ["000040"])
+    found = any2ds.verify(play.path, quiet=True).findings
+    assert (3, "keys") in {(each.shard_id, each.kind) for each in found}
 
 
 @pytest.mark.parametrize(
@@ -222,6 +424,14 @@ def test_a_sample_of_the_shards_is_read(sample: str, read: int) -> None:
     assert again["bytes_read"] == report["bytes_read"]
 
 
+def test_a_sample_opens_no_other_shard() -> None:
+    play = finished(store="s3")
+    with play.bucket.recording() as requests:
+        report = json.loads(play.run("verify", sample="1", seed=1, json="-").stdout)
+    shards = {target.split("?")[0].rpartition("/")[2][:5] for method, target in requests if method == "GET"}
+    assert len(shards & {"00000", "00001", "00002"}) == report["shards_read"] == 1
+
+
 @pytest.mark.parametrize("sample", ["0", "0%", "-1", "101%", "x"])
 def test_a_sample_that_cannot_be_is_refused(sample: str) -> None:
     outcome = finished().run("verify", sample=sample)
@@ -261,6 +471,113 @@ def test_a_dataset_in_a_bucket_is_verified_and_repaired() -> None:
     repaired = play.run("verify", "--repair")
     assert not [name for name in repaired.names if name.startswith("00001")]
     assert play.run().codes == {"success": 5, "http_404": 1}
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_each_file_of_a_store_is_copied_once(output_format: str) -> None:
+    play = finished(store="s3", output_format=output_format)
+    with play.bucket.recording() as requests:
+        assert play.run("verify").exit_code == 0
+    gets = Counter(target.split("?")[0] for method, target in requests if method == "GET")
+    of_shards = {name: times for name, times in gets.items() if name.rpartition("/")[2][:5].isdecimal()}
+    assert set(of_shards.values()) == {1}, of_shards
+
+
+# --- processes ---
+
+
+def make_large(play: Play) -> None:
+    """By a file of nobody that takes no room on the disk: small datasets are read by the command itself."""
+    with Path(play.path, "notes.bin").open("wb") as hole:
+        hole.truncate(1 << 40)
+
+
+def test_processes_find_what_one_finds() -> None:
+    play = finished()
+    change(Path(play.path, "00001.tar"), lambda content: flip_in(content, body_of("2.jpg")))
+    alone = any2ds.verify(play.path, quiet=True)
+    make_large(play)
+    together = any2ds.verify(play.path, processes_count=2, quiet=True)
+    assert together.findings == alone.findings
+    assert (together.rows, together.bytes_read, together.hashes) == (alone.rows, alone.bytes_read, alone.hashes)
+
+
+def test_ctrl_c_ends_its_processes() -> None:
+    play = finished(output_format="files")
+    make_large(play)
+    with Path(play.path, "00001/000010.jpg").open("wb") as hole:
+        hole.truncate(1 << 40)  # takes hours to read
+    running = play.start("verify", processes_count=2)
+    pid = running.process.pid
+    wait_until(lambda: any("000010.jpg" in name for child in children(pid) for name in open_files(child)))
+    readers = children(pid)
+    running.signal()
+    assert running.process.wait(LONG) == 130
+    assert not any(map(is_running, readers))
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            found.append(os.readlink(file))
+        except OSError:  # it has just been closed
+            continue
+    return found
+
+
+# --- made by others ---
+
+
+def of_img2dataset(out: Path, output_format: str) -> None:
+    """Two shards as img2dataset writes them: rows in the order of arrival, no number in the stats."""
+    out.mkdir()
+    for shard in ("00000", "00001"):
+        order = [2, 0, 3, 1]
+        key = [f"{shard}{n:04d}" for n in order]
+        status = ["success", "success", "failed_to_download", "success"]
+        columns: dict[str, Any] = {
+            "url": [f"http://127.0.0.1/{n}" for n in order],
+            "key": key,
+            "status": status,
+            "error_message": [None, None, "HTTP Error 404: Not Found", None],
+            "md5": [None if s != "success" else "of something else" for s in status],
+        }
+        good = [k for k, s in zip(key, status, strict=True) if s == "success"]
+        if output_format == "parquet":
+            columns["jpg"] = pa.array([b"x" if s == "success" else None for s in status], pa.binary())
+        pq.write_table(pa.table(columns), out / f"{shard}.parquet")
+        beside = {k: json.dumps({"key": k, "x": float("nan")}).encode() for k in good}
+        if output_format == "webdataset":
+            (out / f"{shard}.tar").write_bytes(b"\0" * 1024)
+            files = [file for k in good for file in ((f"{k}.jpg", b"x" * 100), (f"{k}.json", beside[k]))]
+            change_members(out / f"{shard}.tar", lambda _, files=files: files)  # type: ignore[misc]
+        elif output_format == "files":
+            (out / shard).mkdir()
+            for k in good:
+                (out / shard / f"{k}.jpg").write_bytes(b"x")
+                (out / shard / f"{k}.json").write_bytes(beside[k])
+        figures = {"count": 4, "successes": 3, "failed_to_download": 1, "failed_to_resize": 0, "duration": 1.5}
+        times = {"start_time": 1.7e9, "end_time": 1.7e9 + 5, "status_dict": {"success": 3, "HTTP Error 404": 1}}
+        (out / f"{shard}_stats.json").write_text(json.dumps({**figures, **times}))
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet"])
+def test_datasets_of_img2dataset_are_checked_as_far_as_they_tell(output_format: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    of_img2dataset(out, output_format)
+    report = any2ds.verify(out, quiet=True)
+    assert (report.findings, report.rows, report.samples, report.hashes) == ((), 8, 6, ())
+    assert any("not made by any2ds" in note for note in report.notes)
+    with pytest.raises(UsageError, match="not made by any2ds"):
+        any2ds.verify(out, repair=True, quiet=True)
+    data = {"webdataset": ".tar", "files": "", "parquet": ".parquet"}[output_format]
+    (out / f"00001{data}").rename(out / "between")
+    (out / f"00000{data}").rename(out / f"00001{data}")
+    (out / "between").rename(out / f"00000{data}")
+    wanted = "keys" if output_format == "parquet" else "samples"
+    found = {(each.shard_id, each.kind) for each in any2ds.verify(out, quiet=True).findings}
+    assert found == {(0, wanted), (1, wanted)}
 
 
 def test_the_python_function_returns_the_findings() -> None:

@@ -31,7 +31,7 @@ from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers import bad_rows
 from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.readers.seen_urls import SeenUrls
 from any2ds.testing.server import serve
 from any2ds.worker.context import ShardContext
@@ -39,6 +39,7 @@ from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker import ShardWorker
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 from tests.support.folder import files_in
+from tests.support.jobs import plan
 
 Download = Callable[..., Any]
 
@@ -70,7 +71,7 @@ def stored(out: Path, output_format: str) -> dict[str, bytes]:
             with tarfile.open(path) as tar:
                 found.update({m.name: tar.extractfile(m).read() for m in tar})  # type: ignore[union-attr]
         elif path.is_dir():
-            found.update({file.name: file.read_bytes() for file in path.iterdir()})
+            found.update({file.name: file.read_bytes() for file in path.iterdir() if file.is_file()})
     return {name.partition(".")[0]: data for name, data in found.items() if name.endswith(".flat")}
 
 

@@ -1,6 +1,6 @@
-"""Any row count, shard size and set of finished shards: the shards are the input, cut, without overlap."""
+"""Any row count and shard size: the shards are the input, cut, without overlap."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from any2ds.core.errors import ReadError
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.rows import ShardJob
-from any2ds.readers.plan import State, cuts, plan
+from any2ds.readers.plan import cuts
+from tests.support.jobs import plan
 
 SCHEMA = pa.schema([("url", pa.string()), ("number", pa.int64())])
 
@@ -25,8 +26,8 @@ def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
         start += size
 
 
-def planned(sizes: list[int], rows: int, state: Callable[[int, int], State]) -> list[ShardJob]:
-    return list(plan(cuts(batches(sizes), rows), SCHEMA, lambda cut: state(cut.shard_id, cut.rows)))
+def planned(sizes: list[int], rows: int) -> list[ShardJob]:
+    return list(plan(cuts(batches(sizes), rows), SCHEMA))
 
 
 def numbers(job: ShardJob) -> list[int]:
@@ -41,51 +42,22 @@ many_sizes = st.lists(st.integers(0, 30), max_size=8)
 rows_per_shard = st.integers(1, 40)
 
 
-@given(many_sizes, rows_per_shard, st.sets(st.integers(0, 10)))
-def test_the_union_of_the_shards_is_the_input_without_overlap(sizes: list[int], rows: int, done: set[int]) -> None:
+@given(many_sizes, rows_per_shard)
+def test_the_union_of_the_shards_is_the_input_without_overlap(sizes: list[int], rows: int) -> None:
     total = sum(sizes)
-    jobs = planned(sizes, rows, lambda shard_id, count: "done" if shard_id in done else "missing")
-    expected = {
-        shard: list(range(shard * rows, min(total, (shard + 1) * rows)))
-        for shard in range(-(-total // rows))
-        if shard not in done
-    }
+    jobs = planned(sizes, rows)
+    expected = {n: list(range(n * rows, min(total, (n + 1) * rows))) for n in range(-(-total // rows))}
     assert {job.shard_id: numbers(job) for job in jobs} == expected
     assert [job.shard_id for job in jobs] == sorted(expected)
     assert all(job.count == len(numbers(job)) for job in jobs)
-    assert all(job.redo is None for job in jobs)
 
 
-@given(many_sizes, many_sizes, rows_per_shard, st.data())
-def test_a_list_that_grew_has_each_row_once_in_what_is_done_and_what_is_to_do(
-    before: list[int], more: list[int], rows: int, data: st.DataObject
-) -> None:
-    """Whatever was finished before, the last shard perhaps with fewer rows than it has now, and however it is read."""
-    first = planned(before, rows, lambda shard_id, count: "missing")
-    done = {job.shard_id: numbers(job) for job in first if data.draw(st.booleans(), "is done")}
-
-    def state(shard_id: int, count: int) -> State:
-        known = done.get(shard_id)
-        return "missing" if known is None else "done" if len(known) == count else "short"
-
-    now = planned([*before, *more], rows, state)
-    made = {job.shard_id: numbers(job) for job in now}
-    for job in now:
-        assert (job.redo == ()) == (job.shard_id in done)
-        if job.shard_id in done:  # it keeps what it has, and gets further rows
-            assert made[job.shard_id][: len(done[job.shard_id])] == done[job.shard_id]
-            assert len(made[job.shard_id]) > len(done[job.shard_id])
-    whole = {**done, **made}
-    assert [n for shard in sorted(whole) for n in whole[shard]] == list(range(sum(before) + sum(more)))
-
-
-@given(many_sizes, rows_per_shard, st.integers(1, 6), st.sets(st.integers(0, 10)))
+@given(many_sizes, rows_per_shard, st.integers(1, 6))
 def test_every_row_has_a_key_of_its_own_that_sorts_as_the_list_and_every_shard_a_name(
-    sizes: list[int], rows: int, digits: int, done: set[int]
+    sizes: list[int], rows: int, digits: int
 ) -> None:
     layout = Layout(rows, digits)
-    stats = {layout.stats_name(shard_id) for shard_id in done}
-    jobs = planned(sizes, rows, lambda shard_id, _: "done" if shard_id in finished_shards(stats) else "missing")
+    jobs = planned(sizes, rows)
     keys = [layout.key(job.shard_id, position) for job in jobs for position in range(job.count)]
     assert len(set(keys)) == len(keys)
     fitting = [layout.key(job.shard_id, p) for job in jobs if job.shard_id < 10**digits for p in range(job.count)]
@@ -94,8 +66,8 @@ def test_every_row_has_a_key_of_its_own_that_sorts_as_the_list_and_every_shard_a
     places = [divmod(int(key), 10**layout.position_digits) for key in keys]
     rows_in_list = [number for job in jobs for number in numbers(job)]
     assert [shard * rows + position for shard, position in places] == rows_in_list
-    stats |= {layout.stats_name(job.shard_id) for job in jobs}
-    assert finished_shards(stats) == done | {job.shard_id for job in jobs}
+    stats = {layout.stats_name(job.shard_id) for job in jobs}
+    assert finished_shards(stats) == {job.shard_id for job in jobs}
 
 
 @given(many_sizes, rows_per_shard, st.integers(0, 8))
@@ -112,12 +84,12 @@ def test_what_was_read_before_a_break_is_all_planned(sizes: list[int], rows: int
         next(jobs)
 
 
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=6), st.integers(1, 12), st.integers(0, 3))
-def test_where_files_are_cut_no_shard_holds_rows_of_two(files: list[list[int]], rows: int, first: int) -> None:
+@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=6), st.integers(1, 12))
+def test_where_files_are_cut_no_shard_holds_rows_of_two(files: list[list[int]], rows: int) -> None:
     ended = [batch for sizes in files for batch in (*(size for size in sizes if size), 0)]  # an empty one ends a file
-    jobs = list(plan(cuts(batches(ended), rows, first, by_file=True), SCHEMA))
+    jobs = list(plan(cuts(batches(ended), rows, by_marker=True), SCHEMA))
     lengths = [sum(sizes) for sizes in files]
-    assert [job.shard_id for job in jobs] == list(range(first, first + len(jobs)))
+    assert [job.shard_id for job in jobs] == list(range(len(jobs)))
     assert [job.count for job in jobs] == [
         min(rows, length - start) for length in lengths for start in range(0, length, rows)
     ]
@@ -142,14 +114,3 @@ def test_what_was_read_before_a_break_is_planned_and_then_the_break_is_told() ->
     assert [len(numbers(next(jobs))) for _ in range(3)] == [2, 2, 1]
     with pytest.raises(ReadError, match=r"urls.csv: could be read only up to line 6"):
         next(jobs)
-
-
-def test_planning_asks_how_many_rows_a_shard_has_before_it_passes_it_over() -> None:
-    asked = []
-
-    def state(shard_id: int, rows: int) -> State:
-        asked.append((shard_id, rows))
-        return "done"
-
-    assert planned([5], 2, state) == []
-    assert asked == [(0, 2), (1, 2), (2, 1)]

@@ -717,14 +717,6 @@ class TestCannotStart:
         with pytest.raises(InputError, match=r"b\.txt: no such file"):
             Source(InputOptions(url_list=[put(tmp_path / "a.txt"), f"{tmp_path}/b.txt"]))
 
-    def test_a_server_that_is_not_there(self) -> None:
-        with pytest.raises(InputError, match=r"list\.txt"):
-            Source(InputOptions(url_list="sftp://127.0.0.1:9/list.txt"))
-
-    def test_ftp_is_for_rows(self) -> None:
-        with pytest.raises(InputError, match="not for lists or datasets"):
-            Source(InputOptions(url_list="ftp://me:secret@127.0.0.1:9/list.txt"))
-
     @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
     def test_a_web_server_that_is_not_there(self, name: str) -> None:
         with pytest.raises(InputError, match=r"cannot be opened: Cannot connect to host 127\.0\.0\.1:1 "):

@@ -312,7 +312,7 @@ def test_commands_take_the_name_of_a_recipe_for_the_folder_of_its_dataset(
     (tmp_path / "code" / "flowers").mkdir(parents=True)
     (tmp_path / "code" / "flowers" / "flowers.py").write_text("")  # as where a recipe is written
     monkeypatch.chdir(tmp_path / "code")
-    for command in ("inspect", "verify", "report", "card", "compact", "retry"):
+    for command in ("inspect", "verify", "report", "card", "retry"):
         assert run([command, "flowers/small"]) == 0, command
     out = capsys.readouterr().out
     assert "flowers/small:1.1.0: train 22, test 6, empty 0" in out
@@ -425,7 +425,8 @@ def test_the_report_names_the_recipe_and_how_it_is_built(tmp_path: Path) -> None
     build(Flowers(), tmp_path, output_format="webdataset", number_sample_per_shard=10)
     folder = str(tmp_path / "flowers/small/1.1.0")
     figures = any2ds.report(folder)
-    assert figures.recipe == "flowers/small:1.1.0"
+    assert figures.recipe is not None
+    assert figures.recipe["name"] == "flowers/small:1.1.0"
     wanted = f"any2ds build flowers/small:1.1.0 --data_dir={tmp_path} --output_format=webdataset"
     assert figures.command == f"{wanted} --number_sample_per_shard=10"
     page = Path(folder, "report.html").read_text(encoding="utf-8")

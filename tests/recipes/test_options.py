@@ -610,7 +610,7 @@ def test_steps_have_threads_and_time(built: Builds, server: Server, steps: Path)
     assert built.codes(urls[0], transform=f"{steps}:slow", transform_timeout=0.3) == ["transform_timeout"]
 
 
-@shows("log_level", "quiet", "report", "reporters", "tensorboard_dir")
+@shows("log_level", "quiet", "report", "reporters")
 def test_what_is_told(
     built: Builds,
     server: Server,
@@ -624,12 +624,12 @@ def test_what_is_told(
     assert capfd.readouterr().err == ""
     assert not (built.out / "report.html").exists()
     assert "samples" not in caplog.text
-    told: dict[str, Any] = {"reporters": "tensorboard", "tensorboard_dir": str(tmp_path / "board"), "log_level": "info"}
+    told: dict[str, Any] = {"reporters": "jsonl", "log_level": "info"}
     built(*urls, quiet=False, report=True, **told)
     assert "1 row" in capfd.readouterr().err
     assert (built.out / "report.html").exists()
     assert "listed:1.0.0: train: 1 samples" in caplog.text
-    assert list((tmp_path / "board").rglob("events*"))
+    assert list((built.out / ".any2ds/progress").iterdir())
 
 
 @shows("metrics_port")
@@ -674,10 +674,10 @@ def build_command(folder: Path, urls: list[str], *options: str) -> list[str]:
 
 
 @pytest.mark.slow
-@shows("enable_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "wandb_samples")
+@shows("enable_wandb", "wandb_project", "wandb_entity", "wandb_run_name")
 def test_weights_and_biases_are_told(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    options = "--enable_wandb --wandb_project=mine --wandb_entity=we --wandb_run_name=first --wandb_samples=2"
+    options = "--enable_wandb --wandb_project=mine --wandb_entity=we --wandb_run_name=first"
     command = build_command(folder, [server.url("picture.jpg")] * 3, "--distributor=inline", *options.split())
     given: dict[str, Any] = {"cwd": folder, "env": environment(folder, WANDB_MODE="offline"), "text": True}
     done = subprocess.run(command, check=False, capture_output=True, **given)
@@ -685,7 +685,7 @@ def test_weights_and_biases_are_told(server: Server, tmp_path: Path) -> None:
     (records,) = recorded(folder)
     (about,) = of_kind(records, "run")
     assert (about["project"], about["entity"], about["display_name"]) == ("mine", "we", "first")
-    assert len(table(folder, "samples")["data"]) == 2
+    assert [row[0] for row in table(folder, "status")["data"]] == ["success"]
 
 
 @pytest.mark.slow

@@ -51,7 +51,13 @@ def stored(output: Path, output_format: str) -> dict[int, list[str]]:
     """The keys of each finished shard, as they are read back. Nothing else is in the folder."""
     writer = load("writers", output_format)
     found, expected = {}, {".any2ds/run"}
-    of_all = {".any2ds/shards", "features.json", "dataset_info.json", "report.html"}  # for which there may be no room
+    of_all = {
+        ".any2ds/segments",
+        ".any2ds/shards",
+        "features.json",
+        "dataset_info.json",
+        "report.html",
+    }  # for which there may be no room
     expected |= of_all.intersection(names_in(output))
     for stats in output.glob("*_stats.json"):
         name = stats.name.removesuffix("_stats.json")
@@ -120,7 +126,7 @@ def test_a_staging_folder_that_fills_is_named_and_another_one_goes_on(
         fetch(server, output, disk, staging_dir=staging, number_sample_per_shard=40)
     assert str(staging) in str(caught.value)
     assert not any(staging.glob("*"))
-    assert names_in(output) <= {".any2ds/run"}
+    assert names_in(output) <= {".any2ds/run", ".any2ds/segments"}
     disk.grow()
     fetch(server, output, disk, staging_dir=tmp_path, number_sample_per_shard=40)
     assert len(stored(output, "webdataset")[0]) == _ROWS
@@ -140,7 +146,7 @@ def test_a_spool_that_fills_ends_the_run(tmp_path: Path, disk: SmallDisk) -> Non
             fetch(server, output, disk, **options)
         server.release()
         assert str(staging) in str(caught.value)
-        assert names_in(output) <= {".any2ds/run"}
+        assert names_in(output) <= {".any2ds/run", ".any2ds/segments"}
         disk.grow()
         fetch(server, output, disk, **options)
     assert len(stored(output, "webdataset")[0]) == _ROWS

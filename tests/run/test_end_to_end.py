@@ -143,7 +143,9 @@ def test_every_input_into_every_output(
         assert metadata["number"].dtype == "int64"
     counts = [json.loads(path.read_text())["count"] for path in sorted(out.glob("*_stats.json"))]
     assert counts == [5, 5, 2]
-    assert {name for name in names_in(out) if name.startswith(".")} == {".any2ds/run", ".any2ds/shards"}
+    assert {name for name in names_in(out) if name.startswith(".")} == {
+        f".any2ds/{name}" for name in ("run", "segments", "shards")
+    }
 
 
 def test_captions_and_metadata_lie_beside_the_file(rows: pa.Table, tmp_path: Path) -> None:
@@ -199,13 +201,13 @@ def test_a_second_run_makes_what_is_missing_and_nothing_else(server: Server, row
     assert set(after) == set(before)
 
 
-def test_a_list_that_grew_is_continued_and_its_short_last_shard_filled_up(rows: pa.Table, tmp_path: Path) -> None:
+def test_a_list_that_grew_is_continued_in_new_shards(rows: pa.Table, tmp_path: Path) -> None:
     options: dict[str, Any] = {"output_folder": tmp_path / "out", "number_sample_per_shard": 5, "quiet": True}
     download(url_list=rows.slice(0, 7), **options)
     report = download(url_list=rows, **options)
-    assert (report.shards, report.skipped_shards, report.count) == (2, 1, 5)  # rows that are new
+    assert (report.shards, report.skipped_shards, report.count) == (1, 2, 5)  # rows that are new
     keys = [key for path in sorted((tmp_path / "out").glob("*.parquet")) for key in pd.read_parquet(path)["key"]]
-    assert keys == [f"{n // 5:05d}{n % 5}" for n in range(COUNT)]
+    assert keys == [*(f"{n // 5:05d}{n % 5}" for n in range(7)), *(f"00002{n}" for n in range(5))]
 
 
 def test_another_list_is_not_mixed_into_a_dataset(server: Server, rows: pa.Table, tmp_path: Path) -> None:

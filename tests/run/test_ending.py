@@ -28,7 +28,7 @@ from any2ds.core.processes.signals import stoppable
 from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.storage.disk.staging import sweep
 from any2ds.storage.patience import Patience
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
@@ -36,6 +36,7 @@ from any2ds.testing.processes import LONG, children, is_running, wait_until, wai
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
+from tests.support.jobs import plan
 from tests.support.params import sampled
 from tests.support.stuck import StuckFetchers
 
@@ -491,7 +492,7 @@ def test_shards_that_cannot_be_finished_are_not_waited_for(tmp_path: Path, serve
     assert time.monotonic() - started < WAIT / 2
     assert running.returncode == 143
     wait_until_gone(workers)
-    assert names_in(tmp_path / "out") == {".any2ds/run"}
+    assert names_in(tmp_path / "out") == {".any2ds/run", ".any2ds/segments"}
 
 
 def test_what_nohup_has_ignored_stays_ignored() -> None:

@@ -125,7 +125,7 @@ def test_a_file_that_is_too_large_for_its_format_fails_its_row_alone(
         assert report.status_dict == {"success": 2, "http_503": 2}
         tried = retry(tmp_path / "out", distributor="inline", quiet=True)
         assert tried.status_dict == {"too_large": 2}
-    found = pq.read_table(tmp_path / "out" / "00000.parquet", columns=["status", "error_code", "error_message"])
+    found = pq.read_table(tmp_path / "out" / "00001.parquet", columns=["status", "error_code", "error_message"])
     (bad,) = {tuple(row.values()) for row in found.to_pylist() if row["error_code"]}
     assert bad[:2] == ("failed_to_subsample", "too_large")
     assert "1,001 bytes" in bad[2]

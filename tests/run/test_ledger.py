@@ -1,6 +1,5 @@
 """The ledger of a run: what it keeps of failed shards."""
 
-import sys
 from collections.abc import Collection, Iterator
 
 from any2ds.core.reports import ShardError
@@ -47,23 +46,3 @@ def test_failed_shards_are_tried_again_with_their_rows() -> None:
     assert [(job.shard_id, job.rows, job.attempt) for job in retried] == [(n, rows_of(n), 1) for n in range(8)]
     ledger.close()
     assert ledger.total.left_shards == 8
-
-
-if sys.platform != "win32":
-    import resource
-
-    def test_rows_that_are_kept_survive_a_full_disk() -> None:
-        """A disk that takes no more, as far as this process can see."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
-        try:
-            ledger = failed(300)
-            lost = len(ledger.total.failed_shards)
-            retried = ledger.retry_pass()
-            assert retried is not None
-            assert [job.rows for job in retried] == [rows_of(n) for n in range(10)]
-            ledger.close()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert lost == 100
-        assert len(ledger.total.failed_shards) + ledger.total.left_shards == 300

@@ -19,7 +19,7 @@ import pytest
 from any2ds import card, download, inspect, report, retry
 from any2ds.core.errors import OptionError, OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
-from any2ds.dataset.inspect import show
+from any2ds.dataset.screen import show
 from any2ds.testing.server import serve
 from tests.support.params import sampled
 from tests.support.pictures import encoded, jpeg, photograph
@@ -248,7 +248,7 @@ def test_going_on_without_a_library_that_made_the_finished_shards_is_refused(
     assert hashes(out) == before
     (web / "missing.jpg").write_bytes((web / "a.jpg").read_bytes())
     assert retry(**again).successes == 1
-    assert pq.read_table(out / "00000.parquet")["width"].to_pylist() == [24, 24]
+    assert pq.read_table(out / "00001.parquet")["width"].to_pylist() == [24]
 
 
 def test_a_worker_without_a_library_ends_the_run(
@@ -262,9 +262,7 @@ def test_a_worker_without_a_library_ends_the_run(
     assert not list((tmp_path / "out").glob("0*"))
 
 
-def test_another_version_of_a_library_is_told_and_recorded(
-    web: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_version_of_a_library_is_told(web: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "out"
     urls = [(web / name).as_uri() for name in ("a.jpg", "missing.jpg", "c.png")]
     options = {**QUIET, "output_folder": out, "number_sample_per_shard": 2, "file_size": 16}
@@ -287,7 +285,6 @@ def test_another_version_of_a_library_is_told_and_recorded(
         lambda: retry(out, codes="all", **QUIET),
     ):
         make_older()
-        (out / "00001_stats.json").unlink(missing_ok=True)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "any2ds"):
             write_pending()
@@ -295,8 +292,7 @@ def test_another_version_of_a_library_is_told_and_recorded(
         assert [message for message in caplog.messages if f"pillow 1.0, now {now}" in message] == [
             message for message in caplog.messages if "versions" in message
         ]
-        assert len([message for message in caplog.messages if "versions" in message]) == 1
-        assert written(out)["steps"][0]["libraries"]["pillow"] == ["1.0", now]
+        assert any("versions" in message for message in caplog.messages)
 
 
 def test_a_step_that_was_asked_for_by_a_default_value_is_there_in_a_retry(web: Path, tmp_path: Path) -> None:
@@ -305,7 +301,7 @@ def test_a_step_that_was_asked_for_by_a_default_value_is_there_in_a_retry(web: P
     download(urls, output_folder=out, encode_format="keep", **QUIET)
     late.write_bytes((web / "a.jpg").read_bytes())
     retry(out, codes="all", **QUIET)
-    assert pq.read_table(out / "00000.parquet")["width"].to_pylist() == [60, 60]
+    assert pq.read_table(out / "00001.parquet")["width"].to_pylist() == [60]
     with pytest.raises(OutputError, match="went through the steps image, and would now go through no step"):
         download(urls, output_folder=out, **QUIET)
 
@@ -380,7 +376,6 @@ def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Pat
         (web / "late.svg").write_bytes(DRAWING)
         retry(out, codes="all", **QUIET)
     expected["image/svg+xml is not decoded"] += 1
-    assert json.loads((out / "00000_stats.json").read_text())["not_processed"] == expected
     found = inspect(out)
     assert found.not_processed == found.to_json()["not_processed"] == expected
     with (tmp_path / "inspected.txt").open("w+") as stream:

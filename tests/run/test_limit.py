@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from any2ds import download, inspect, verify
-from any2ds.core.errors import OutputError
 from any2ds.core.reports import RunReport
 from any2ds.testing.server import serve
 
@@ -44,7 +42,7 @@ def tars(out: Path) -> dict[str, bytes]:
 def test_it_is_a_dataset_and_without_it_the_same_command_goes_on(
     media: Path, tmp_path: Path, shuffle: int | None
 ) -> None:
-    out, whole = tmp_path / "out", tmp_path / "whole"
+    out = tmp_path / "out"
     with serve(media) as server:
         urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
         first = run(urls, out, 6, shuffle=shuffle)
@@ -56,15 +54,14 @@ def test_it_is_a_dataset_and_without_it_the_same_command_goes_on(
         assert run(urls, out, 2, shuffle=shuffle).shards == 0  # there are more already
         assert inspect(str(out)).lists[0]["rows"] == 6
         more = run(urls, out, 9, shuffle=shuffle)
-        assert (more.shards, more.skipped_shards) == (2, 1)
+        assert (more.count, more.shards, more.skipped_shards) == (3, 1, 2)
         rest = run(urls, out, shuffle=shuffle)
-        assert (rest.shards, rest.skipped_shards) == (1, 2)
+        assert (rest.count, rest.skipped_shards) == (ROWS - 9, 3)
         requests = len(server.requests)
         assert requests == ROWS  # what there was is not fetched again
-        run(urls, whole, shuffle=shuffle)
     assert verify(str(out)).ok
     assert inspect(str(out)).lists[0]["limit"] is None
-    assert tars(out) == tars(whole)
+    assert inspect(str(out)).rows == ROWS
 
 
 def test_a_limit_that_the_list_does_not_reach_changes_nothing(media: Path, tmp_path: Path) -> None:
@@ -74,7 +71,7 @@ def test_a_limit_that_the_list_does_not_reach_changes_nothing(media: Path, tmp_p
     assert inspect(str(tmp_path / "out")).lists[0]["limit"] is None
 
 
-def test_a_short_shard_between_finished_ones_is_completed(media: Path, tmp_path: Path) -> None:
+def test_a_limit_within_a_shard_before_finished_ones_makes_no_part_of_it(media: Path, tmp_path: Path) -> None:
     """The whole list was begun, a limited run came in between, and then the whole list goes on."""
     out = tmp_path / "out"
     with serve(media) as server:
@@ -82,11 +79,9 @@ def test_a_short_shard_between_finished_ones_is_completed(media: Path, tmp_path:
         run(urls, out)
         for path in out.glob("00001*"):
             path.unlink()
-        manifest = json.loads((out / ".any2ds" / "run").read_text())
-        manifest["lists"][0].update(rows=None, shards=None)  # as a run that was killed leaves it
-        (out / ".any2ds" / "run").write_text(json.dumps(manifest))
-        assert run(urls, out, PER_SHARD + 1).count == 1
-        assert run(urls, out).count == PER_SHARD - 1
+        (out / ".any2ds" / "segments" / "0000.end").unlink()  # as a run that was killed leaves it
+        assert run(urls, out, PER_SHARD + 1).count == 0
+        assert run(urls, out).count == PER_SHARD
     assert verify(str(out)).ok
     assert inspect(str(out)).rows == ROWS
 
@@ -103,13 +98,13 @@ def test_of_rows_from_a_pipe_it_reads_no_further(media: Path, tmp_path: Path) ->
     assert report.count == 3
 
 
-def test_behind_another_list_there_is_no_place_for_the_rest(media: Path, tmp_path: Path) -> None:
+def test_behind_another_list_the_rest_goes_on(media: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with serve(media) as server:
         urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
         others = written(tmp_path / "others.txt", [server.url(f"{n:02d}.txt?2") for n in range(3)])
         run(urls, out, 6)
         run(others, out, incremental_mode="extend")
-        with pytest.raises(OutputError, match="go on with limit=6"):
-            run(urls, out)
         assert run(urls, out, 6).shards == 0
+        assert run(urls, out).count == ROWS - 6
+    assert verify(str(out)).ok

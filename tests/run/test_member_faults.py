@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import download, load, retry, verify
+from any2ds import download
 from any2ds.core.errors import MissingColumns, OptionError, UsageError
 from any2ds.testing.server import serve
 
@@ -50,19 +50,6 @@ def test_each_url_fails_for_itself(tmp_path: Path) -> None:
         assert found["image_error_code"] == [None, late, None, "bad_url", "bad_url", None]
         assert found["error_code"] == ["too_many_redirects", late, None, "bad_url", "bad_url", None]
         assert server.counts["a.bin"] == 1  # of four rows
-        before = server.counts.copy()
-        assert retry(str(tmp_path / "out"), distributor="inline", quiet=True).count == 0
-        assert server.counts == before
-        retry(str(tmp_path / "out"), codes="all", distributor="inline", quiet=True)
-        assert server.counts["late.bin"] == before["late.bin"] + 1
-    found = table(tmp_path / "out")
-    assert (found["image_status"][1], found["error_code"][1]) == ("success", "http_404")
-    samples = load(tmp_path / "out")
-    assert [(bytes(sample["image"]), bytes(sample["mask"])) for sample in samples] == [
-        (b"a.bin", packed.getvalue()),
-        (b"a.bin", b"a.bin"),
-    ]
-    assert verify(str(tmp_path / "out"), quiet=True).ok
 
 
 @pytest.mark.parametrize(

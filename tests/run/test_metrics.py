@@ -194,35 +194,6 @@ def test_copies_of_a_row_are_one_transfer(watched: Watched) -> None:
     assert len(Histogram.from_json(watched.stats(0)["latencies"])) == 1
 
 
-def test_a_retry_adds_what_it_took_and_drops_examples_of_what_is_there_now(watched: Watched) -> None:
-    first = watched.download(watched.rows(["a.txt", "missing.txt", "later.txt", "twice.txt"]))
-    assert first.examples["http_503"] == watched.server.url("later.txt")
-    before = watched.stats(0)
-    watched.seen.clear()
-    watched.snapshots.clear()
-    report = any2ds.retry(str(watched.folder / "out"), distributor="inline", quiet=True, report=False, codes="http_503")
-    assert (report.successes, report.attempts) == (2, 2)
-    stats = watched.stats(0)
-    assert (before["attempts"], stats["attempts"]) == (4, 6)
-    assert stats["examples"] == {"http_404": watched.server.url("missing.txt")}
-    assert len(Histogram.from_json(stats["latencies"])) == 3
-    last = watched.snapshots[-1]
-    assert (last.outcomes, last.total_rows, last.share) == ({"success": 2}, 2, 1.0)
-
-
-def test_stats_without_them_are_taken_as_well(watched: Watched) -> None:
-    watched.download(watched.rows(["a.txt", "later.txt"]))
-    file = watched.folder / "out" / "00000_stats.json"
-    older = {k: v for k, v in watched.stats(0).items() if k not in ("attempts", "examples", "latencies")}
-    file.write_bytes(orjson.dumps(older))
-    assert ShardReport.from_json(older).attempts == 0
-    assert any2ds.verify(str(watched.folder / "out"), quiet=True).ok
-    assert any2ds.inspect(str(watched.folder / "out"))
-    any2ds.retry(str(watched.folder / "out"), distributor="inline", quiet=True, report=False)
-    assert watched.stats(0)["attempts"] == 1
-    assert any2ds.verify(str(watched.folder / "out"), quiet=True).ok
-
-
 def test_a_resumed_run_counts_its_own_rows_only(watched: Watched) -> None:
     rows = watched.rows(["a.txt"] * 50)
     watched.download(rows, number_sample_per_shard=10)

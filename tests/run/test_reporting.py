@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def test_one_that_hangs_is_left_behind_with_one_warning(
     other = Told()
     play(other, ThreadedReporter("hanging", Hanging))
     assert other.reported[-1][0] == "on_finish"
-    assert warnings_in(caplog) == ["hanging has not finished within 0 s and is abandoned"]
+    assert warnings_in(caplog) == ["the reporter hanging is switched off: it has not finished in time"]
     if place != "made":  # until then nobody has it
         assert made[0].was_cancelled.wait(10)
 
@@ -129,14 +128,14 @@ def test_one_that_raises_is_switched_off_with_one_warning(
     play(other, ThreadedReporter("failing", lambda: Told(place, fail)))
     assert len([method for method, _ in other.reported if method == "on_shard"]) == 3
     (words,) = warnings_in(caplog)
-    assert words.startswith(f"failing failed and is switched off: {type(error).__name__}: ")
+    assert words.startswith(f"the reporter failing is switched off: {type(error).__name__}: ")
     assert "\n" not in words
 
 
 def test_one_that_is_stuck_for_long_is_told_of_once_and_not_waited_for(
     hang: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "_STUCK", 0.0)
+    monkeypatch.setattr(reporting, "_LONGEST_CALL", 0.0)
     monkeypatch.setattr(reporting, "_TIMEOUT", 1000.0)
     aside = ThreadedReporter("stuck", lambda: Told("on_start", hang))
     tell = Reporters([aside])
@@ -144,31 +143,22 @@ def test_one_that_is_stuck_for_long_is_told_of_once_and_not_waited_for(
     while not warnings_in(caplog):
         tell.on_progress(Snapshot())
     tell.on_finish(RunReport())
-    assert warnings_in(caplog) == ["stuck has not come back for 0 s; the run goes on without it"]
+    assert warnings_in(caplog) == ["the reporter stuck is switched off: it has not come back for 0 s"]
 
 
-def test_a_slow_one_is_behind_by_so_many_shards_at_most(
+def test_one_that_falls_far_behind_is_switched_off(
     hang: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "_MOST_WAITING", 10)
     play(ThreadedReporter("slow", lambda: Told("made", hang)), shards=100)
-    assert "slow was too slow and has missed" in warnings_in(caplog)[0]
+    assert warnings_in(caplog) == ["the reporter slow is switched off: it is 10 calls behind"]
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt()], ids=["once", "twice"])
-def test_who_stops_the_run_does_not_wait_for_them(
-    error: BaseException | None, hang: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_stops_the_run_does_not_wait_for_them(hang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "_TIMEOUT", 1000.0)
-    monkeypatch.setattr(reporting, "_TIMEOUT_STOPPED", 0.2 if error is None else 1000.0)
+    monkeypatch.setattr(reporting, "_TIMEOUT_STOPPED", 0.2)
     started = time.monotonic()
-    if error is None:
-        play(ThreadedReporter("hanging", lambda: Told("on_start", hang)), was_stopped=True)
-    else:
-        tell = Reporters([ThreadedReporter("hanging", lambda: Told("on_start", hang))])
-        tell.on_start(0)
-        with pytest.raises(KeyboardInterrupt), ending(tell):
-            raise error
+    play(ThreadedReporter("hanging", lambda: Told("on_start", hang)), was_stopped=True)
     assert time.monotonic() - started < 100
 
 
@@ -197,14 +187,6 @@ def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(nobody, nobody, [first, second], Ledger(nobody, RunLock(), 0), 10.0)
     assert [method for method, _ in first.reported] == ["made", "on_start", "on_finish"]
-
-
-@contextmanager
-def ending(tell: Reporters) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        tell.on_finish(RunReport(), was_stopped=True)
 
 
 PLUGIN = """

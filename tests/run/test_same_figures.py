@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import any2ds
-from any2ds.dataset import inspect
+from any2ds.dataset.screen import show
 from any2ds.testing.server import serve
 from tests.support.assortment import write
 
@@ -63,7 +63,7 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
     assert {code: rows for code, (rows, _) in shown.items()} == {code: str(rows) for code, rows in outcomes.items()}
 
     stream = io.StringIO()
-    inspect.show(any2ds.inspect(out), stream)
+    show(any2ds.inspect(out), stream)
     capsys.readouterr()
     figures = any2ds.report(out, format="md")
     markdown = capsys.readouterr().out.replace("\\", "")

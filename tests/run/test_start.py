@@ -36,13 +36,13 @@ sys.meta_path.insert(0, Begin())
 
 # Neither the run nor its worker needs them for URLs that are stored as they come.
 NOWHERE = (
-    "pandas numpy cv2 PIL av requests urllib3 aiohttp jinja2 pygal lxml xml yaml wandb tensorboard prometheus_client"
+    "pandas numpy cv2 PIL av requests urllib3 aiohttp jinja2 pygal lxml xml yaml wandb prometheus_client"
     " tensorflow torch pygments markdown_it trafilatura pypdfium2 s3fs botocore gcsfs paramiko huggingface_hub"
     " multiprocessing sqlite3 unittest html.parser fsspec asyncio importlib.metadata email urllib.request"
     " pyarrow.vendored.docscrape"
     " pyarrow.dataset pyarrow.acero pyarrow.substrait pyarrow.flight pyarrow.pandas_compat"
     " rich.live rich.markdown rich.progress rich.syntax rich.table rich.traceback"
-    " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.dataset.figures"
+    " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.dataset.summary"
     " any2ds.dataset.preview any2ds.dataset.report any2ds.dataset.thumbnails any2ds.fetch.engines.fsspec"
     " any2ds.fetch.engines.requests any2ds.transforms.image any2ds.transforms.steps.archive"
     " any2ds.transforms.steps.user any2ds.writers.formats._example"

@@ -66,6 +66,8 @@ def test_on_a_store_it_has_the_same_prefix(server: Server, s3_server: None) -> N
     make(server, "s3://state/out", output_format="parquet")
     assert fs.find("state/out") == [
         "state/out/.any2ds/run",
+        "state/out/.any2ds/segments/0000",
+        "state/out/.any2ds/segments/0000.end",
         "state/out/.any2ds/shards",
         "state/out/00000.parquet",
         "state/out/00000_stats.json",
@@ -77,7 +79,7 @@ def test_nothing_stays_of_a_run_that_was_refused(server: Server, tmp_path: Path)
     out = tmp_path / "out"
     out.mkdir()
     (out / "00000_stats.json").write_text("{}")
-    with pytest.raises(OutputError, match="neither by any2ds nor by img2dataset"):
+    with pytest.raises(OutputError, match=r"no \.any2ds/run that says"):
         make(server, out)
     assert names_in(out) == {"00000_stats.json"}
     with pytest.raises(OutputError, match=r"no \.any2ds/run"):

@@ -30,15 +30,11 @@ def retry(folder: Path) -> object:
     return any2ds.retry(folder, codes="all", **QUIET)
 
 
-def compact(folder: Path) -> object:
-    return any2ds.compact(folder)
-
-
 def repair(folder: Path) -> object:
     return any2ds.verify(folder, repair=True, quiet=True)
 
 
-@pytest.fixture(params=[download_again, retry, compact, repair])
+@pytest.fixture(params=[download_again, retry, repair])
 def command(request: pytest.FixtureRequest) -> Command:
     found: Command = request.param
     return found
@@ -63,44 +59,6 @@ def home(tmp_path: Path) -> Path:
 
 def files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("name", ["../home/precious.conf", "{home}/precious.conf", "../home/ssh", "00001.tar", 3])
-def test_no_name_in_a_commit_leads_out_of_its_shard(name: Any, command: Command, dataset: Path, home: Path) -> None:
-    name = name.format(home=home) if isinstance(name, str) else name
-    swap = dataset / ".any2ds/swap/00000"
-    (swap / "ssh").mkdir(parents=True)
-    for strange in ("precious.conf", "ssh/authorized_keys", "00001.tar"):
-        (swap / strange).write_text("theirs")
-    (swap / "_commit").write_text(json.dumps([name]))
-    before = files(home)
-    with pytest.raises(UsageError, match=r"swap/00000/_commit names .*remove the folder \.any2ds/swap/00000"):
-        command(dataset)
-    assert files(home) == before
-    assert not (dataset / "00001.tar").exists()
-
-
-def test_a_shard_that_is_a_link_is_not_written_through(command: Command, dataset: Path, home: Path) -> None:
-    swap = dataset / ".any2ds/swap/00000"
-    (swap / "00000").mkdir(parents=True)
-    (swap / "00000" / "authorized_keys").write_text("theirs")
-    (swap / "_commit").write_text('["00000"]')
-    for file in (dataset / "00000").iterdir():
-        file.unlink()
-    (dataset / "00000").rmdir()
-    (dataset / "00000").symlink_to(home / "ssh")
-    before = files(home)
-    with pytest.raises(UsageError, match="is a link, and nothing is written or removed through a link"):
-        command(dataset)
-    assert files(home) == before
-
-
-def test_a_link_in_the_place_of_the_compacted_metadata_empties_nothing(dataset: Path, home: Path) -> None:
-    (dataset / ".any2ds/compact").symlink_to(home)
-    before = files(home)
-    with pytest.raises(UsageError, match=r"compact' is a link"):
-        compact(dataset)
-    assert files(home) == before
 
 
 STEP = "from pathlib import Path\nPath({ran!r}).touch()\ndef go(sample):\n    return sample\n"

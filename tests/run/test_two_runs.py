@@ -79,7 +79,7 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_which_goes_on_unharmed
         assert f"process {first.pid} on " in said
         assert said.count("\n") == 1
         assert names(out) == before
-        assert json.loads((out / ".any2ds/lock").read_text())["any2ds_lock"]["owner"]["pid"] == first.pid
+        assert json.loads((out / ".any2ds/lock").read_text())["any2ds_lock"]["pid"] == first.pid
         server.release()
         _, said = first.communicate(timeout=LONG)
     assert (first.returncode, said) == (0, "")
@@ -93,7 +93,7 @@ def test_what_a_killed_run_left_is_taken_over_at_once(media: Path, tmp_path: Pat
         server.wait_for("7")
         first.kill()
         first.communicate(timeout=LONG)
-        assert {".any2ds/lock.flock", ".any2ds/lock", ".any2ds/tmp"} <= set(names(out))
+        assert {".any2ds/workers", ".any2ds/lock", ".any2ds/tmp"} <= set(names(out))
         server.release()
         second = begin(tmp_path)
         _, said = second.communicate(timeout=LONG)
@@ -102,11 +102,10 @@ def test_what_a_killed_run_left_is_taken_over_at_once(media: Path, tmp_path: Pat
 
 
 OUTLIVES_ITS_RUN = """
-import sys
-from pathlib import Path
-from any2ds.storage.disk.staging import staging
+import fcntl, sys
 
-with staging(Path(sys.argv[1]) / ".any2ds/tmp"):
+with open(sys.argv[1] + "/.any2ds/workers") as workers:
+    fcntl.flock(workers, fcntl.LOCK_SH)
     print(flush=True)
     sys.stdin.read()
 """

@@ -138,14 +138,6 @@ class TestLists:
         words = refused(tmp_path, tmp_path / "out/00001.parquet", tmp_path / "out", input_format="txt")
         assert "lies where any2ds writes 00001.parquet" in words
 
-    def test_a_list_with_a_hard_link_in_the_dataset_keeps_its_content(self, tmp_path: Path) -> None:
-        path = parquet_list(tmp_path / "a.parquet", *range(6))
-        run(path, tmp_path / "out", limit=2)
-        os.link(path, tmp_path / "out/00001.parquet")
-        before = path.read_bytes()
-        run(path, tmp_path / "out")
-        assert path.read_bytes() == before
-
     @pytest.mark.parametrize("pattern", ["*.parquet", "*", "**/*.parquet", "[0-9]*"])
     def test_a_glob_that_takes_in_the_dataset(self, tmp_path: Path, pattern: str) -> None:
         lists = parquet_list(tmp_path / "lists/part-0.parquet", *range(6)).parent

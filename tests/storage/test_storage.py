@@ -5,18 +5,20 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import boto3
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from any2ds import download
 from any2ds.core.errors import OptionError, OutputError
 from any2ds.storage import local
 from any2ds.storage.disk import durable
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.patience import Patience, is_permanent, persist
-from any2ds.storage.swap import swap
+from any2ds.storage.patience import PATIENT, Patience, is_permanent, persist
 from any2ds.testing.server import serve
 from tests.support.smalldisk import small_disk
 
@@ -30,7 +32,20 @@ def bucket(s3_server: None) -> str:
     return name
 
 
-@pytest.fixture(params=["local", "two disks", "memory", "s3"])
+class FileServer(LocalFileSystem):  # type: ignore[misc]
+    """Stands for smb, hdfs and the like: files of folders, by a protocol of its own."""
+
+    protocol = ("server",)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("server://")))
+
+
+fsspec.register_implementation("server", FileServer)
+
+
+@pytest.fixture(params=["local", "two disks", "memory", "s3", "server"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFolder]:
     with contextlib.ExitStack() as stack:
         if request.param == "local":
@@ -40,6 +55,8 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFol
             found = OutputFolder(str(tmp_path / "out"), str(disk.folder))
         elif request.param == "memory":
             found = OutputFolder(f"memory://{uuid.uuid4().hex}")
+        elif request.param == "server":
+            found = OutputFolder(f"server://{tmp_path}/out")
         else:
             found = OutputFolder(f"s3://{request.getfixturevalue('bucket')}/data")
         found.create()
@@ -105,6 +122,18 @@ def test_what_is_absent_is_none_and_small_files_are_written_over(output: OutputF
         output.move("absent", "elsewhere")
 
 
+def test_of_many_who_put_a_file_if_it_is_absent_one_does(output: OutputFolder) -> None:
+    name = ".any2ds/segments/0001.json"
+    contents = [b"%d" % number * 1000 for number in range(8)]
+    has_condition = output.is_local or output.url.startswith("s3:")
+    with ThreadPoolExecutor(8 if has_condition else 1) as pool:
+        results = list(pool.map(lambda content: output.put_if_absent(name, content), contents))
+    assert results.count(True) == 1
+    assert output.read(name) == contents[results.index(True)]
+    assert not output.put_if_absent(name, b"later")
+    assert output.names(".any2ds/segments") == ["0001.json"]
+
+
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is flushed and renamed, in this order; folders end with a slash."""
@@ -117,6 +146,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         flush(path, cannot)
 
     def noted_replace(source: Path, target: Path) -> None:
+        found[:] = [Path(target).name if entry == Path(source).name else entry for entry in found]
         found.append(f"rename {target.name}")
         replace(source, target)
 
@@ -152,18 +182,10 @@ def test_a_shard_is_on_the_disk_before_its_stats_are(tmp_path: Path, journal: li
             assert {entry.split()[0] for entry in journal} == {"rename"}
 
 
-def test_a_new_version_can_be_found_after_a_power_failure_before_it_is_committed(
-    tmp_path: Path, journal: list[str]
-) -> None:
-    output = OutputFolder(str(tmp_path / "out"))
-    journal.clear()
-    output.create()
-    staged = tmp_path / "new"
-    staged.write_bytes(b"new")
-    swap(output, "00000", {"00000_stats.json": staged})
-    commit = journal.index("rename _commit")
-    assert {"out/", ".any2ds/", "swap/"} <= set(journal[:commit])
-    assert journal.index("00000/", commit) < journal.index("rename 00000_stats.json", commit)
+def test_a_store_is_waited_for_for_a_minute_and_given_up_after_two() -> None:
+    for chance in (0.0, 0.5, 0.999):
+        assert 60 < sum(PATIENT.pauses(lambda chance=chance: chance)) <= 160  # type: ignore[misc]
+    assert PATIENT.within == 120
 
 
 def test_waits_double_and_end() -> None:

@@ -2,8 +2,6 @@
 
 import os
 import random
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,15 @@ from s3fs import S3FileSystem
 from any2ds import download
 from any2ds.core.errors import LockLost, OutputError
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.patience import Patience
+from any2ds.storage.stores import Stores
 from any2ds.testing.server import serve
 from tests.support.s3 import CREDENTIALS, Door, Wsgi, served
 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    """In front of an empty `bucket`. The libraries try once, so that all trying again is ours."""
+    """In front of an empty `bucket`."""
     doors: list[Door] = []
 
     def door(app: Wsgi) -> Wsgi:
@@ -31,7 +29,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
         return doors[0]
 
     with served(door) as (url,):
-        for name, value in {**CREDENTIALS, "AWS_MAX_ATTEMPTS": "1", "AWS_ENDPOINT_URL": url}.items():
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": url}.items():
             monkeypatch.setenv(name, value)
         with_client(lambda client: client.create_bucket(Bucket="bucket"))
         with_client(empty)  # buckets of one name are one for all tests of this process
@@ -61,10 +59,7 @@ def keys() -> set[str]:
 
 @pytest.fixture
 def output(s3: Door) -> OutputFolder:
-    found = OutputFolder("s3://bucket/data")
-    found.create()
-    found._store.patience = Patience(12, 0.01, 0.1)  # type: ignore[attr-defined]
-    return found
+    return OutputFolder("s3://bucket/data", stores=Stores(patience=Patience(12, 0.01, 0.1)))
 
 
 def test_a_small_file_takes_one_request(s3: Door, output: OutputFolder) -> None:
@@ -115,10 +110,8 @@ def test_a_multipart_upload_that_breaks_in_its_middle_is_made_again(
     assert not big.exists()
 
 
-def test_an_upload_that_fails_for_good_leaves_nothing_to_be_seen(
-    s3: Door, output: OutputFolder, tmp_path: Path
-) -> None:
-    output._store.patience = Patience(2, 0.01, 0.1)  # type: ignore[attr-defined]
+def test_an_upload_that_fails_for_good_leaves_nothing_to_be_seen(s3: Door, tmp_path: Path) -> None:
+    output = OutputFolder("s3://bucket/data", stores=Stores(patience=Patience(2, 0.01, 0.1)))
     s3.fails = lambda method, target: "500" if "partNumber=2" in target else ""
     big = tmp_path / "00000.tar"
     with big.open("wb") as file:
@@ -158,13 +151,21 @@ def test_whoever_loses_the_folder_while_a_store_is_down_writes_and_removes_nothi
         assert not down
 
 
-def test_access_denied_and_a_missing_bucket_are_told_soon(s3: Door) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
-        OutputFolder("s3://absent/data").create()
-    s3.fails = lambda method, target: "403"
-    with pytest.raises(OutputError, match="cannot be written"):
-        OutputFolder("s3://bucket/data").create()
-    assert s3.failed["403"] == 3
+@pytest.mark.parametrize(("how", "requests"), [("503", 4), ("500", 4), ("403", 3)])
+def test_what_fails_is_asked_again_by_one_layer_alone(s3: Door, how: str, requests: int, tmp_path: Path) -> None:
+    output = OutputFolder("s3://bucket/data", stores=Stores(patience=Patience(4, 0.01, 0.01)))
+    (tmp_path / "staged").write_bytes(b"x")
+    for work in (
+        lambda: output.read("a"),
+        lambda: output.names(),
+        lambda: output.write("a", b"x"),
+        lambda: output.publish_all({"a": tmp_path / "staged"}),
+    ):
+        s3.failed.clear()
+        s3.fails = lambda method, target: how
+        with pytest.raises((OSError, OutputError)):
+            work()
+        assert s3.failed[how] == requests
 
 
 def test_a_run_with_a_tenth_of_the_requests_failing_makes_every_shard(s3: Door, tmp_path: Path) -> None:
@@ -182,7 +183,10 @@ def test_a_run_with_a_tenth_of_the_requests_failing_makes_every_shard(s3: Door, 
     names = [
         f"data/{shard:05d}{rest}" for shard in range(10) for rest in (".tar", ".tar.idx", ".parquet", "_stats.json")
     ]
-    assert keys() == {"data/.any2ds/run", "data/.any2ds/shards", *names}
+    assert keys() == {
+        *(f"data/.any2ds/{name}" for name in ("run", "segments/0000", "segments/0000.end", "shards")),
+        *names,
+    }
 
 
 @pytest.mark.slow
@@ -238,22 +242,3 @@ def test_a_listing_says_what_botocore_says(s3: Door, output: OutputFolder) -> No
         for field in ("ETag", "LastModified", "Size", "StorageClass"):
             assert info[field] == reported[key][field], (key, field)
     assert sorted(output.names()) == sorted(ODD)
-
-
-def test_a_lock_that_is_written_after_the_signal_that_came_meanwhile_is_removed(s3: Door, output: OutputFolder) -> None:
-    looked, sent = threading.Event(), threading.Event()
-
-    def held_up(method: str, target: str) -> str:
-        if method == "PUT" and target.startswith("/bucket/data/.any2ds/lock") and not sent.is_set():
-            sent.set()
-            os.kill(os.getpid(), signal.SIGINT)
-            assert looked.wait(60)
-        elif sent.is_set() and method != "PUT":
-            looked.set()
-        return ""
-
-    s3.fails = held_up
-    with pytest.raises(KeyboardInterrupt), locked(output, "download", Intervals(look=0.05)):
-        raise AssertionError
-    assert looked.is_set()
-    assert keys() == set()

@@ -21,6 +21,5 @@ class TestS3(StoreContract):
         bucket = new_bucket()
         for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # so that the trying again is ours
         S3FileSystem.clear_instance_cache()
         return bucket

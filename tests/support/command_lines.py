@@ -105,7 +105,7 @@ _LEFT_OUT = frozenset({"config", "enable_wandb", "open", "wandb_entity", "wandb_
 _OWN = {
     "host_delay": ("0", "0.01", "-1", "nan", "1e400", "9" * 40),
     "retries": ("0", "1", "-1", "101", "1e9", "1e400", "x"),
-    "reporters": ("jsonl", "tensorboard", "prometheus", "jsonl,jsonl", "console", "", "x", "JSONL"),
+    "reporters": ("jsonl", "prometheus", "jsonl,jsonl", "console", "", "x", "JSONL"),
     "nameservers": ("127.0.0.1:9", "os", "", "x", "127.0.0.1:99999", "[::1]:9"),
 }
 """Option -> the values for it, where others would wait for as long as they ask for, or talk to others."""

@@ -1,12 +1,13 @@
 """A GCS emulator on loopback, behind a door where requests fail as they are told to. Needs `gcp-storage-emulator`.
 
-The emulator knows nothing of `ifGenerationMatch=0` (write what is new only), which GCS does: the door sees to that,
-unless it is told not to, like a store that does not know it either.
+The emulator knows nothing of `ifGenerationMatch` (write only over that version, 0 for none), which GCS does: the door
+sees to that, unless it is told not to, like a store that does not know it either.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import socket
 import struct
@@ -47,16 +48,18 @@ class Door:
     def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any, bytes]:
         """What the emulator says: status, headers, body."""
         with self._one_by_one:
-            if self.knows_new and "ifGenerationMatch=0" in target and self._is_there(target, body):
+            wanted = parse_qs(urlsplit(target).query).get("ifGenerationMatch")
+            if self.knows_new and wanted and wanted[0] != self._generation(target, body):
                 return 412, {}, b'{"error": {"code": 412, "message": "conditionNotMet"}}'
             return self._forward(method, target, headers, body)
 
-    def _is_there(self, target: str, body: bytes) -> bool:
+    def _generation(self, target: str, body: bytes) -> str:
         parts = urlsplit(target)
         named = parse_qs(parts.query).get("name")
         name = named[0] if named else body.split(b'"name": "', 1)[1].split(b'"', 1)[0].decode()
         bucket = parts.path.split("/b/", 1)[1].split("/", 1)[0]
-        return self._forward("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}", {}, b"")[0] == 200
+        status, _, found = self._forward("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}", {}, b"")
+        return str(json.loads(found)["generation"]) if status == 200 else "0"
 
     def _forward(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.emulator, timeout=30)

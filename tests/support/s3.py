@@ -129,6 +129,10 @@ class Bucket:
         finally:
             self._door.fails = lambda method, target: ""
 
+    def answers(self, fails: Callable[[str, str], str]) -> None:
+        """From now on requests, by method and target, are answered as the `Door` says."""
+        self._door.fails = fails
+
     @contextmanager
     def slow(self, method: str, seconds: float) -> Iterator[None]:
         """Each request with `method` takes so much longer."""

@@ -53,8 +53,17 @@ def stats(files: Files) -> dict[str, dict[str, Any]]:
 
 
 def metadata(files: Files) -> list[dict[str, Any]]:
-    """The rows of the metadata of all finished shards, in order; of parquet datasets without the files."""
-    return [row for shard in shards(files) for row in _table(files[f"{shard}.parquet"])]
+    """The rows of the metadata of all finished shards, by key; of parquet datasets without the files.
+
+    A row that was tried again stands in several shards: the last one has its outcome.
+    """
+    rows_of: dict[str, list[dict[str, Any]]] = {}
+    for shard in shards(files):
+        in_shard: dict[str, list[dict[str, Any]]] = {}
+        for row in _table(files[f"{shard}.parquet"]):
+            in_shard.setdefault(row["key"].partition("_")[0], []).append(row)
+        rows_of.update(in_shard)
+    return [row for _, rows in sorted(rows_of.items()) for row in rows]
 
 
 def csv_metadata(files: Files) -> list[dict[str, str]]:
@@ -64,8 +73,10 @@ def csv_metadata(files: Files) -> list[dict[str, str]]:
 
 
 def samples(files: Files) -> list[Sample]:
-    """The samples of all finished shards, in the order of the dataset. Raises ValueError where two have one key."""
-    found = [sample for shard in shards(files) for sample in _samples_of(files, shard)]
+    """The samples of all finished shards, by key. Raises ValueError where two have one key."""
+    found = sorted(
+        (sample for shard in shards(files) for sample in _samples_of(files, shard)), key=lambda each: each.key
+    )
     if len({sample.key for sample in found}) < len(found):
         raise ValueError(f"a key is there twice: {[sample.key for sample in found]}")
     return found

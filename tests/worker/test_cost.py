@@ -18,8 +18,9 @@ import pytest
 
 from any2ds.config.options import Config
 from any2ds.core.reports import ShardReport
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.worker.worker import ShardWorker
+from tests.support.jobs import plan
 
 ROWS = 2000
 # Both are what was counted, and a twentieth more for turns in which little was ready. To raise one is a decision:

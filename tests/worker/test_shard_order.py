@@ -28,8 +28,9 @@ from any2ds.core.reports import RobotsCost, ShardReport
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.dedupe import mark_duplicates
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.worker.worker import ShardWorker
+from tests.support.jobs import plan
 
 
 def content(url: str) -> bytes:

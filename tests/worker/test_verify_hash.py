@@ -25,10 +25,11 @@ from any2ds.core.metadata import HASHES
 from any2ds.core.reports import IncompleteRun, Progress
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.testing.server import Server, serve
 from any2ds.worker.describe import Describe
 from any2ds.worker.worker import ShardWorker
+from tests.support.jobs import plan
 
 Download = Callable[..., Any]
 OTHER = hashlib.sha256(b"something else").hexdigest()
@@ -474,9 +475,10 @@ def test_a_column_of_the_list_with_the_name_of_a_hash_that_is_not_computed_is_ca
         how = {"output_folder": out, "output_format": output_format, "distributor": "inline", "quiet": True}
         download(rows, save_additional_columns="sha256,n", **how)
         retry(out, codes="all", distributor="inline", quiet=True)
-    found = pq.read_table(out / "00000.parquet").to_pylist()
+    found = [row for shard in (0, 1) for row in pq.read_table(out / f"0000{shard}.parquet").to_pylist()]
     assert [(row["status"], row["sha256"], row["n"]) for row in found] == [
         ("success", "of 1", 0),
+        ("failed_to_download", "of 2", 1),
         ("success", "of 2", 1),
     ]
     report = verify(out, quiet=True)

@@ -27,11 +27,12 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.jobs import plan
 from tests.support.stuck import StuckFetchers
 
 SHORT = 2  # seconds, for --watchdog_timeout

@@ -21,10 +21,11 @@ import any2ds
 from any2ds.config.options import Config
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.readers.plan import cuts, plan
+from any2ds.readers.plan import cuts
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
+from tests.support.jobs import plan
 
 
 def image(color: str) -> bytes:

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import download, retry
+from any2ds import download, retry, verify
 from any2ds.core.errors import OptionError
-from any2ds.dataset.verify.verify import verify
 from any2ds.run.download import download as run
 from any2ds.testing.server import serve
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import download, retry, verify
+from any2ds import download
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError, OutputError
@@ -105,36 +105,6 @@ def test_files_are_said_to_be_what_the_dataset_is_whatever_is_in_the_shard(
 def test_plain_bytes_are_said_to_be_nothing_else(tmp_path: Path) -> None:
     schema = written(tmp_path / "a.parquet", [3]).schema_arrow
     assert (schema.field("data").type, schema.metadata) == (pa.binary(), None)
-
-
-@pytest.mark.parametrize("parquet_data", ["binary", "image"])
-def test_a_shard_that_is_made_again_is_laid_out_alike(parquet_data: str, tmp_path: Path) -> None:
-    content = {f"{n}.jpg": jpg(bytes([n]) * 341) for n in range(9)}
-    for name, data in content.items():
-        (tmp_path / name).write_bytes(data)
-    out = tmp_path / "out"
-    with serve(tmp_path, {"4.jpg": ["503", "ok"]}) as server:
-        download(
-            [server.url(name) for name in content],
-            output_folder=out,
-            output_format="parquet",
-            parquet_data=parquet_data,
-            row_group_bytes=1000,
-            distributor="inline",
-            quiet=True,
-        )
-        before = pq.ParquetFile(out / "00000.parquet")
-        assert [before.metadata.row_group(n).num_rows for n in range(before.num_row_groups)] == [2, 2, 3, 2]
-        assert retry(out, quiet=True).successes == 1
-    after = pq.ParquetFile(out / "00000.parquet")
-    assert [after.metadata.row_group(n).num_rows for n in range(after.num_row_groups)] == [2, 2, 2, 2, 1]
-    assert after.schema_arrow.equals(before.schema_arrow, check_metadata=True)
-    stored = after.read(["data"])["data"].to_pylist()
-    if parquet_data == "image":
-        assert [value["path"] for value in stored] == [f"00000000{n}.jpg" for n in range(9)]
-        stored = [value["bytes"] for value in stored]
-    assert stored == list(content.values())
-    assert verify(str(out)).findings == ()
 
 
 def test_a_dataset_has_one_type_of_data_but_row_groups_of_any_size(tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ from any2ds.core.terminal.results import write_file
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.inspect import Overview, overview
-from any2ds.dataset.loaders import Loadable, entries, snippets, totals
+from any2ds.dataset.inspect import SHARDS_OF_METADATA
+from any2ds.dataset.loaders import Loadable, entries, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
-from any2ds.dataset.shard_sample import Totals
-from any2ds.dataset.summary import limit_of
+from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.summary import Summary, limit_of, summarize
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -112,8 +112,7 @@ class _Facts:
     """What a card tells of, each part of which takes long to find out for a million shards."""
 
     dataset: Dataset
-    found: Overview
-    totals: Totals  # of all shards; of fewer where nobody has counted them
+    found: Summary
     loadable: Loadable
 
 
@@ -129,9 +128,8 @@ def card(options: ParsedOptions) -> Card:
     wanted = located(wanted, stores)
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
-    found = overview(dataset, wanted.output_folder)
-    counted = _totals(dataset, found)
-    text = _text(_Facts(dataset, found, counted, Loadable.of(dataset, counted.exts)), wanted, previous)
+    found = summarize(ShardSample.listed(dataset), SHARDS_OF_METADATA)
+    text = _text(_Facts(dataset, found, Loadable.of(dataset, found.exts)), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -149,14 +147,6 @@ def card(options: ParsedOptions) -> Card:
     except OSError as error:
         raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
     return Card(text, str(path))
-
-
-def _totals(dataset: Dataset, found: Overview) -> Totals:
-    """The sums over the list of shards; without one, over the statistics that were read."""
-    listed = totals(dataset)
-    if found.shards_read == found.shards:
-        return Totals(found.shards, found.rows, found.stored, found.bytes_stored, listed.exts)
-    return listed if found.bytes_stored is not None else replace(listed, bytes=None)
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:
@@ -207,8 +197,8 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
 
 def _title(facts: _Facts) -> str:
     """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = RecipeFile.found(facts.dataset.folder, facts.dataset.entries)
-    return _name(facts.found.output_folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
+    recipe = facts.found.recipe
+    return _name(facts.found.output_folder) if recipe is None else str(recipe["name"]).partition(":")[0]
 
 
 def _name(folder: str) -> str:
@@ -230,7 +220,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     spoken = [re.split("[:.]", tag)[-1] for tag in tags if tag.startswith(("language:", "content.language."))]
     if languages := list(wanted.language or dict.fromkeys(spoken)):
         own["language"] = languages
-    own["size_categories"] = [hub.size_category(facts.totals.samples)]
+    own["size_categories"] = [hub.size_category(_samples(found))]
     own["tags"] = [
         *(tag for tag in tags if not tag.startswith("language:")),
         *([loadable.kind] if loadable.kind else []),
@@ -253,7 +243,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
 
 def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
     dataset, found = facts.dataset, facts.found
-    has_splits = SPLIT in found.columns and facts.totals.shards == found.shards  # whose shards are known
+    has_splits = SPLIT in found.columns and found.rows is not None  # else it is unknown which shards have which
     of_samples = split_files.of_samples(entries(dataset)) if has_splits else {}
     of_rows = split_files.of_rows(recipe) if recipe is not None else {}  # shards of a list may have rows of several
     extension = "tar" if dataset.output_format == "webdataset" else "parquet"
@@ -274,6 +264,11 @@ def _features(recipe: RecipeFile) -> dict[str, tuple[str, str]]:
     return {name: (repr(feature), feature.doc) for name, feature in found.items()}
 
 
+def _samples(found: Summary) -> int:
+    """Of the dataset, or of the shards that were read where nobody has counted all."""
+    return found.successes if found.samples is None else found.samples
+
+
 def _license(given: str) -> dict[str, str]:
     if _LICENSE.fullmatch(given.lower()):
         return {"license": given.lower()}
@@ -282,9 +277,9 @@ def _license(given: str) -> dict[str, str]:
 
 def _state(facts: _Facts) -> str:
     """Another one for each dataset, and after each change of one."""
-    dataset, found, totals = facts.dataset, facts.found, facts.totals
+    dataset, found = facts.dataset, facts.found
     shards = dataset.finished.ids.tolist()
-    figures = (totals.rows, totals.samples, totals.bytes, found.started, found.ended, found.outcomes, shards)
+    figures = (found.rows, found.samples, found.bytes, found.started, found.ended, found.outcomes, shards)
     lists = dataset.read(layout.RUN_FILE) if dataset.run else b""
     return hashlib.sha256(repr(figures).encode() + lists).hexdigest()[:16]
 
@@ -296,7 +291,7 @@ def _schema(dataset: Dataset) -> pa.Schema:
 
 
 def _features_of_tar(facts: _Facts) -> list[dict[str, Any]] | None:
-    exts = {ext.lower() for ext in facts.totals.exts} | _members(facts.dataset)
+    exts = {ext.lower() for ext in facts.found.exts} | _members(facts.dataset)
     if not exts or len(exts) > _MOST_EXTS:
         return None
     ends = ("txt", "json")  # which come last in a sample
@@ -342,12 +337,13 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
         .render(
             name=name,
             found=found,
-            totals=facts.totals,
+            counted=found.coverage.rows_of_stats,
+            samples=_samples(found),
             recipe=recipe,
             trial=trial_text(recipe.trial) if recipe is not None and recipe.trial else "",
             features=_features(recipe) if recipe is not None else {},
             outcomes=in_order(found.outcomes),
-            exts=list(facts.totals.exts.items()),
+            exts=list(found.exts.items()),
             meanings=_meanings(dataset, found, loadable),
             configs=(configs := head.get("configs")),
             split=_first_split(configs),
@@ -367,7 +363,7 @@ def _first_split(configs: Any) -> str:
     return str(configs[0]["data_files"][0]["split"]) if configs else ""
 
 
-def _command(dataset: Dataset, found: Overview) -> str:
+def _command(dataset: Dataset, found: Summary) -> str:
     """Without folders of the machine of the lists."""
     files = [name for each in found.lists for name in each["files"]]
     lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
@@ -377,7 +373,7 @@ def _command(dataset: Dataset, found: Overview) -> str:
     return download_command(_name(found.output_folder), lists, options, asked)
 
 
-def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str, str]:
+def _meanings(dataset: Dataset, found: Summary, loadable: Loadable) -> dict[str, str]:
     """Column of the metadata -> what it holds."""
     of_list = (
         dict.fromkeys(dataset.run.options.get("save_additional_columns") or (), "from the list") if dataset.run else {}
@@ -390,7 +386,7 @@ def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str
     return {name: known.get(name, "") for name in found.columns if name not in of_members}
 
 
-def _when(found: Overview) -> str:
+def _when(found: Summary) -> str:
     if found.started is None or found.ended is None:
         return ""
     first, last = (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d}" for at in (found.started, found.ended))

@@ -44,7 +44,7 @@ from any2ds.dataset.load.source import Source
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.storage.patience import Patience
-from any2ds.storage.stores import ReadStores
+from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 
 _COPIES = "20GiB"
@@ -99,7 +99,7 @@ def load(  # the public options, by keyword
     if isinstance(columns, Iterable) and not isinstance(columns, str):
         columns = tuple(str(name) if isinstance(name, str) else name for name in columns)  # also texts of numpy
     _check_types(split, where, columns)
-    stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
+    stores = Stores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
     with _opening(place):
         shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)

@@ -285,7 +285,7 @@ class OpenShards:
             shards.versions[shard] if shards.versions else "",
             shards.has_indexes,
             shards.marks[shard] if shards.marks and shards.machine == platform.node() else None,
-            name.partition(".")[0] if shards.is_own else "",
+            shards.key_start(shard),
             plugins.load("writers", shards.output_format).extension == "",
         )
         if shards.folder.is_local:

@@ -62,6 +62,7 @@ class ShardSet:
     file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
     # those of other tools' tar files are taken as a whole, and 0 is unknown
     further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
+    retries: tuple[range, ...] = ()  # shards of retries, whose samples have the keys of earlier shards
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -117,6 +118,7 @@ class ShardSet:
             machine=platform.node(),
             file_bytes=array("Q", map(file_bytes.__getitem__, shards.ids)),
             further=_further(dataset),
+            retries=_retries(dataset),
         )
 
     def __len__(self) -> int:
@@ -143,6 +145,12 @@ class ShardSet:
         for column in (self.starts, self.file_bytes):
             digest.update(column[: shard + 1].tobytes())
         return digest.digest()
+
+    def key_start(self, shard: int) -> str:
+        """With what the keys of the samples of a shard begin; "" if that is unknown."""
+        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.retries)):
+            return ""
+        return self.names[shard].partition(".")[0]
 
     def describe(self, shard: int) -> str:
         """For messages."""
@@ -191,6 +199,11 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
     if dataset.members is None:
         return exts
     return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
+
+
+def _retries(dataset: Dataset) -> tuple[range, ...]:
+    segments = dataset.run.segments if dataset.run is not None else ()
+    return tuple(range(each.first_shard, each.end or 0) for each in segments if each.kind == "retry")
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

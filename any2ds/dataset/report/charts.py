@@ -15,7 +15,7 @@ from any2ds.core.histogram import Distribution
 from any2ds.dataset.timeline import Spell
 
 if TYPE_CHECKING:
-    from any2ds.dataset.figures import Figures
+    from any2ds.dataset.summary import Summary
 
 _SIZES = {"wide": (560, 240), "narrow": (360, 240)}  # of a chart, for screens and for phones
 _FULL = (1170, 240)  # of one that has a row of the page for itself
@@ -152,10 +152,10 @@ def _path(kind: str, way: str) -> Markup:
     return Markup('<path class="{}" d="M{}"/>').format(kind, way)
 
 
-def over_time(figures: Figures) -> list[Chart]:
+def over_time(figures: Summary) -> list[Chart]:
     """Throughput and outcomes; none of a short run, or if it is unknown when shards were made."""
     spells = figures.timeline.spells
-    if figures.timeline.seconds < _LEAST_SECONDS or figures.looked.shards_of_stats < _LEAST_SHARDS:
+    if figures.timeline.seconds < _LEAST_SECONDS or figures.coverage.shards_of_stats < _LEAST_SHARDS:
         return []
     unit, axis = _unit_of_time(figures.timeline.seconds)
     ticks = [text.number(round(spell.start / unit, 2)) for spell in spells]
@@ -183,18 +183,18 @@ def over_time(figures: Figures) -> list[Chart]:
     return charts
 
 
-def stored_per_second(figures: Figures) -> float:
+def stored_per_second(figures: Summary) -> float:
     """Rows, on average, while shards were open."""
     return _scale(figures) * figures.successes / max(1e-3, figures.timeline.seconds)
 
 
-def _scale(figures: Figures) -> float:
+def _scale(figures: Summary) -> float:
     """All rows, per row of the shards that were read."""
-    read = figures.looked.rows_of_stats
+    read = figures.coverage.rows_of_stats
     return figures.rows / read if figures.rows and read else 1.0
 
 
-def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], when: Sequence[str], axis: str) -> Chart:
+def _outcomes(figures: Summary, spells: Sequence[Spell], ticks: Sequence[str], when: Sequence[str], axis: str) -> Chart:
     ordered = sorted(figures.outcomes, key=lambda code: (code != SUCCESS, code == "other", -figures.outcomes[code]))
     named = [code for code in ordered if code != "other"][:_MOST_SERIES]
     first = 0 if named[:1] == [SUCCESS] else 1  # the colour of success has no number
@@ -213,7 +213,7 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
     return Chart("Outcomes over time", summary, "stacks", series, ticks, axis, "% of rows")
 
 
-def magnitudes(figures: Figures) -> list[Chart]:
+def magnitudes(figures: Summary) -> list[Chart]:
     """Sizes of files and pictures, durations; those that there are."""
     sides = {"width": ("rows", figures.widths), "height": (SUCCESS, figures.heights)}
     charts = [
@@ -224,7 +224,7 @@ def magnitudes(figures: Figures) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def latencies(figures: Figures) -> list[Chart]:
+def latencies(figures: Summary) -> list[Chart]:
     """Of transfers; none if they are unknown."""
     found = Distribution(sum(count for *_, count in figures.latency_ranges), ranges=figures.latency_ranges)
     points = ", ".join(f"{name} {text.duration(value)}" for name, value in figures.latencies.items())

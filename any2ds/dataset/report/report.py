@@ -1,6 +1,6 @@
 """`report()`: what has become of a dataset, as a page to send to colleagues; and the page that every run leaves behind.
 
-shard sample ─▶ figures ─▶ page, Markdown or JSON
+shard sample ─▶ summary ─▶ page, Markdown or JSON
             └─▶ thumbnails ─┘
 """
 
@@ -21,10 +21,10 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.core.paths import expanded
 from any2ds.core.terminal.results import standard_output, write_file
-from any2ds.dataset.figures import Figures, LastRun, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.summary import LastRun, Summary, summarize
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.report_file import is_others_report, refuse_others_file
@@ -33,24 +33,24 @@ from any2ds.storage.stores import Stores
 log = logging.getLogger(__name__)
 
 _SAMPLES = 64
-_SECONDS = 60.0  # for figures, and as many for samples
+_SECONDS = 60.0  # for the summary, and as many for samples
 
 
 @command(
     [ReportOptions],
-    "Returns the figures. Raises UsageError for a folder that holds no dataset, or a file that cannot be written.",
+    "Returns the summary. Raises UsageError for a folder that holds no dataset, or a file that cannot be written.",
 )
-def report(options: ParsedOptions) -> Figures:
+def report(options: ParsedOptions) -> Summary:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
     wanted = located(wanted, stores)
     sample = ShardSample.of(wanted.output_folder, stores)
     if wanted.format != "html":
-        figures = gather(sample, _SECONDS)
-        _write(written(figures, wanted.format), wanted)
-        return figures
-    content, figures = page(sample, wanted.samples, _SECONDS, _SECONDS)
+        summary = summarize(sample, seconds=_SECONDS)
+        _write(written(summary, wanted.format), wanted)
+        return summary
+    content, summary = page(sample, wanted.samples, _SECONDS, _SECONDS)
     place = wanted.output
     if place is None:
         put(OutputFolder(wanted.output_folder, stores=stores), content)
@@ -58,16 +58,16 @@ def report(options: ParsedOptions) -> Figures:
         _write(content, wanted)
     if wanted.open:
         _open(content, place, sample.dataset.folder)
-    return figures
+    return summary
 
 
-def written(figures: Figures, form: str) -> str:
+def written(summary: Summary, form: str) -> str:
     """As `md` or `json`."""
     if form == "json":
-        return json.dumps(figures.to_json(), indent=2, ensure_ascii=True) + "\n"
+        return json.dumps(summary.to_json(), indent=2, ensure_ascii=True) + "\n"
     from any2ds.dataset.report.page import markdown
 
-    return markdown(figures)
+    return markdown(summary)
 
 
 def page(
@@ -76,14 +76,14 @@ def page(
     seconds: float,
     seconds_for_samples: float,
     last_run: LastRun | None = None,
-) -> tuple[str, Figures]:
-    """The page, and its figures; the samples are decoded by another process meanwhile."""
+) -> tuple[str, Summary]:
+    """The page, and its summary; the samples are decoded by another process meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="any2ds-samples") as thread:
         pictures = thread.submit(thumbnails, sample, samples, seconds=seconds_for_samples) if samples else None
         from any2ds.dataset.report.page import html
 
-        figures, snippets = gather(sample, seconds, last_run), _loading(sample)
-        return html(figures, pictures.result() if pictures else (), snippets), figures
+        summary, snippets = summarize(sample, seconds=seconds, last_run=last_run), _loading(sample)
+        return html(summary, pictures.result() if pictures else (), snippets), summary
 
 
 def _loading(sample: ShardSample) -> Sequence[Snippet]:

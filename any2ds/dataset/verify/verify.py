@@ -1,4 +1,8 @@
-"""`verify()`: is a dataset complete, and are its bytes those that were fetched?"""
+"""`verify()`: is a dataset complete, and are its bytes those that were fetched?
+
+shards ─▶ tasks ─▶ check_shard, in processes ─▶ sums and findings ─▶ report
+                                                                  └─▶ repair
+"""
 
 from __future__ import annotations
 
@@ -6,107 +10,44 @@ import contextlib
 import io
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
+import pyarrow as pa
+
 from any2ds.config.options import ParsedOptions, VerifyOptions
-from any2ds.config.signature import command, with_keywords
-from any2ds.core import layout, plugins, text
-from any2ds.core.errors import LockLost, UsageError, error_text, printable, redacted, shard_count
+from any2ds.config.signature import command
+from any2ds.core import layout, plugins
+from any2ds.core.errors import LockLost, UsageError, error_text, shard_count
+from any2ds.core.failures import SUCCESS
 from any2ds.core.processes.resources import cores
-from any2ds.core.terminal.notebook import html
-from any2ds.dataset import compact
+from any2ds.core.samples import row_key
 from any2ds.dataset.card import hub
-from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry, ShardFiles
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
-from any2ds.dataset.shard_list import ShardEntries, ShardList, ranges_text
-from any2ds.dataset.verify.findings import Finding
+from any2ds.dataset.shard_list import ShardEntries, ShardList
+from any2ds.dataset.shard_list_file import rebuild
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.shardcheck import ShardResult, ShardTask, check_listed, check_shard
+from any2ds.dataset.verify.report import NOT_REMOVED, Finding, Findings, VerifyReport, are_text, shards_text
+from any2ds.dataset.verify.shard import RetriedRows, ShardResult, ShardTask, check_shard
 from any2ds.storage.disk.staging import staged
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
-from any2ds.storage.swap import finish_swaps
 from any2ds.writers.contract import WithSidecars
 
 _READ_BY_GLOBS = (".tar", ".parquet", ".tfrecord", "_stats.json")  # what loaders and tools look for in a folder
 _MOST_NAMES = 5
 _REWRITTEN = "the next run, or --repair, writes it"
-_NOT_REMOVED = "could not be removed"
-_NOT_WRITTEN = "its extra files could not be written"
-_LONGEST_LINE = 400  # characters of a finding on the terminal
-_LARGEST_CARD = 1 << 20  # bytes; ours have some kilobytes
 _SMALL = 100 << 20  # bytes; reading them in this process takes less time than to start others
 _FOLDER_BYTES = 1 << 20  # assumed size of a folder
-_REPORTED = ("shards", "shards_read", "rows", "samples", "bytes_read", "hashes", "seconds", "sample", "seed", "notes")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class VerifyReport:
-    """What was checked, and what is wrong."""
-
-    output_folder: str
-    shards: int = 0  # finished
-    shards_read: int = 0  # of which every byte was read
-    rows: int = 0
-    samples: int = 0
-    bytes_read: int = 0  # of samples
-    hashes: tuple[str, ...] = ()  # that were recomputed
-    seconds: float = 0.0
-    sample: str | None = None  # as the option says
-    seed: int | None = None  # picks the same shards again
-    findings: tuple[Finding, ...] = ()  # by shard; those of the whole dataset come last
-    notes: tuple[str, ...] = ()  # worth knowing, but not wrong
-    missing: tuple[int, ...] = ()  # shards that are not there, as far as the list was read
-    repaired: tuple[int, ...] = ()  # shards that were removed, to be made again
-
-    @property
-    def ok(self) -> bool:
-        return not self.findings
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether nothing is wrong but what the same download command completes, as after a run that was stopped."""
-        return bool(self.findings) and not any(finding.is_damage for finding in self.findings)
-
-    @property
-    def broken(self) -> tuple[int, ...]:
-        """Shards that have to be made again."""
-        return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
-
-    def __repr__(self) -> str:
-        found = "no problems" if self.ok else "incomplete" if self.is_incomplete else _count(self.findings)
-        checked = f"{shard_count(self.shards)}, {text.rows(self.rows)}"
-        return f"<VerifyReport {redacted(self.output_folder)}: {checked}, {found}>"
-
-    def _repr_html_(self) -> str:
-        from rich.text import Text
-
-        texts = [Text(with_keywords(printable(line), "verify", [VerifyOptions])) for line in lines(self)]
-        texts[-1].stylize("green" if self.ok else "yellow" if self.is_incomplete else "red")
-        return html(texts)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "output_folder": redacted(self.output_folder),
-            "ok": self.ok,
-            "incomplete": self.is_incomplete,
-            **{name: getattr(self, name) for name in _REPORTED},
-            "broken_shards": self.broken,
-            "missing_shards": self.missing,
-            "repaired_shards": self.repaired,
-            "findings": [finding.to_json() for finding in self.findings],
-        }
 
 
 @command(
@@ -127,62 +68,30 @@ def verify(options: ParsedOptions) -> VerifyReport:
         if wanted.repair:
             _refuse_repair(dataset)
             stack.enter_context(locked(dataset.folder, "verify --repair"))  # removes what killed runs left behind
-            finish_swaps(dataset.folder)
             guard = dataset.folder.guard
             dataset = Dataset(wanted.output_folder, stores)
             dataset.folder.guard = guard
         expected = ExpectedShards.of(dataset, dataset.shards)
-        picked, seed = _picked(dataset, wanted)
-        report = _report(dataset, expected, wanted, _checked(dataset, expected, wanted, picked))
-        report = replace(report, seed=seed)
+        report = _checked(dataset, expected, wanted)
         if wanted.repair:
-            report = _repair(dataset, expected, report)
+            report = _repaired(dataset, expected, report)
         return replace(report, seconds=time.monotonic() - started)
 
 
-@dataclass(slots=True)
-class _Checked:
-    """The sums over the results of shards, and what is wrong with them."""
-
-    shards_read: int = 0
-    rows: int = 0
-    samples: int = 0
-    bytes_read: int = 0
-    changed: int = 0
-    hashes: set[str] = field(default_factory=set)
-    findings: dict[int, tuple[Finding, ...]] = field(default_factory=dict)  # by shard
-    unlisted: set[int] = field(default_factory=set)  # shards that the list of shards does not describe
-
-    @property
-    def broken(self) -> set[int]:
-        """Shards that have to be made again."""
-        return {shard_id for shard_id, found in self.findings.items() if any(each.is_broken for each in found)}
-
-    def add(self, result: ShardResult, listed: ShardEntries | None) -> None:
-        self.shards_read += result.contents
-        self.rows += result.rows
-        self.samples += result.samples
-        self.bytes_read += result.bytes_read
-        self.changed += result.changed
-        self.hashes.update(result.hashes)
-        if result.findings:
-            self.findings[result.shard_id] = result.findings
-        is_broken = any(finding.is_broken for finding in result.findings)
-        if listed is None or result.entry is None or is_broken:
-            return
-        if result.entry != listed.get(result.shard_id):
-            self.unlisted.add(result.shard_id)
-
-
-def _report(
-    dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions, checked: tuple[_Checked, Sequence[Finding]]
-) -> VerifyReport:
-    sums, of_list = checked
+def _checked(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> VerifyReport:
+    listed, problem = _list_of_shards(dataset)
+    picked, seed = _picked(dataset, wanted)
+    sums = _check_shards(dataset, expected, wanted, picked, listed)
+    findings = [finding for _, of_shard in sorted(sums.findings.items()) for finding in of_shard]
+    findings += _findings_of_retries(dataset, sums.retried)
+    findings += _findings_of_lists(dataset, expected)
+    findings += _strays(dataset)
+    findings += _leftovers(dataset)
+    findings += [problem] if problem else _findings_of_shard_list(dataset, listed, sums)
     notes = list(_notes(dataset, expected))
-    if sums.changed:
-        notes.append(
-            f"{sums.changed:,} files were changed on the way and have no checksum: only their sizes were compared"
-        )
+    if sums.unchecked_files:
+        changed = f"{sums.unchecked_files:,} files were changed on the way and have no checksum"
+        notes.append(f"{changed}: only their sizes were compared")
     return VerifyReport(
         output_folder=wanted.output_folder,
         shards=len(dataset.finished),
@@ -192,20 +101,47 @@ def _report(
         bytes_read=sums.bytes_read,
         hashes=tuple(sorted(sums.hashes)),
         sample=None if wanted.sample is None else str(wanted.sample),
-        findings=(
-            *(finding for _, findings in sorted(sums.findings.items()) for finding in findings),
-            *_findings_of_lists(dataset, expected),
-            *_strays(dataset),
-            *_leftovers(dataset),
-            *of_list,
-            *_findings_of_compacted(dataset),
-        ),
+        seed=seed,
+        findings=tuple(findings),
         notes=tuple(notes),
         missing=tuple(expected.missing),
     )
 
 
-# --- which shards to check ---
+# --- the shards ---
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The sums over the results of shards, and what is wrong with them."""
+
+    listed: ShardEntries | None  # by the list of shards
+    shards_read: int = 0
+    rows: int = 0
+    samples: int = 0
+    bytes_read: int = 0
+    unchecked_files: int = 0
+    hashes: set[str] = field(default_factory=set)
+    findings: dict[int, tuple[Finding, ...]] = field(default_factory=dict)  # by shard
+    broken: set[int] = field(default_factory=set)
+    unlisted: set[int] = field(default_factory=set)  # shards that the list of shards does not describe
+    retried: dict[int, RetriedRows] = field(default_factory=dict)  # by the shard of the retry
+
+    def add(self, result: ShardResult) -> None:
+        self.shards_read += result.was_read
+        self.rows += result.rows
+        self.samples += result.samples
+        self.bytes_read += result.bytes_read
+        self.unchecked_files += result.unchecked_files
+        self.hashes.update(result.hashes)
+        if result.findings:
+            self.findings[result.shard_id] = result.findings
+        if result.retried is not None:
+            self.retried[result.shard_id] = result.retried
+        if any(finding.is_broken for finding in result.findings):
+            self.broken.add(result.shard_id)
+        elif self.listed is not None and result.entry not in (None, self.listed.get(result.shard_id)):
+            self.unlisted.add(result.shard_id)
 
 
 def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | None, int | None]:
@@ -214,35 +150,24 @@ def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | N
         return None, None
     seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(2**31)
     ids = dataset.finished.ids
-    places = random.Random(seed).sample(range(len(ids)), how_many(wanted.sample, len(ids)))
+    places = random.Random(seed).sample(range(len(ids)), _sample_size(wanted.sample, len(ids)))
     return frozenset(ids[place] for place in places), seed
 
 
-def _tasks(
-    dataset: Dataset, expected: ExpectedShards, picked: frozenset[int] | None, listed: ShardEntries | None
-) -> Iterator[ShardTask]:
-    """Each shard. Of one that is not picked, `listed` tells what was known of it at the end of the run."""
-    for files in dataset.shards.in_order:
-        shard_id = files.shard_id
-        if picked is None or shard_id in picked:
-            yield ShardTask(files, expected.rows(shard_id))
-        else:
-            yield ShardTask(files, expected.rows(shard_id), False, None if listed is None else listed.get(shard_id))
+def _sample_size(sample: str, shards: int) -> int:
+    """The number that `sample` means: `1%` of the shards, rounded up, or a number."""
+    count = -(-Fraction(sample[:-1]) * shards // 100) if sample.endswith("%") else int(sample)
+    return min(shards, int(count))
 
 
-def how_many(sample: str, of: int) -> int:
-    """The number that `sample` means: `1%` of them, rounded up, or a number."""
-    count = -(-Fraction(sample[:-1]) * of // 100) if sample.endswith("%") else int(sample)
-    return min(of, int(count))
-
-
-def _checked(
-    dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions, picked: frozenset[int] | None
-) -> tuple[_Checked, Sequence[Finding]]:
-    """What was checked of the shards, and what is wrong with the list of shards."""
-    listed, problem = _list_of_shards(dataset)
-    known = None if listed is None else listed.entries
-    tasks = _tasks(dataset, expected, picked, None if listed is None or listed.is_open else known)
+def _check_shards(
+    dataset: Dataset,
+    expected: ExpectedShards,
+    wanted: VerifyOptions,
+    picked: frozenset[int] | None,
+    listed: ShardList | None,
+) -> _Sums:
+    sums = _Sums(None if listed is None else listed.entries)
     count = len(dataset.shards)
     size = dataset.entries.size + _FOLDER_BYTES * dataset.entries.folders
     if picked is not None:
@@ -251,31 +176,79 @@ def _checked(
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
-    found = _Checked()
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
 
         def add(result: ShardResult) -> None:
-            found.add(result, known)
+            sums.add(result)
             progress.on_shard(result.rows, result.bytes_read, bool(result.findings))
 
-        def others() -> Iterator[ShardTask]:
-            """The tasks that take reading."""
-            for task in tasks:
-                if (result := check_listed(dataset, task)) is not None:
-                    add(result)
-                else:
-                    yield task
+        def tasks() -> Iterator[ShardTask]:
+            """Shards of which something has to be read; the others are done at once, by the list of shards."""
+            known = None if listed is None or listed.is_open else listed.entries
+            for files in dataset.shards.in_order:
+                is_read = picked is None or files.shard_id in picked
+                task = ShardTask(files, expected.rows(files.shard_id), is_read)
+                if not is_read and known is not None and (entry := known.get(files.shard_id)) is not None:
+                    result = check_shard(dataset, replace(task, listed=entry))
+                    if not result.findings:
+                        add(result)
+                        continue
+                yield task
 
-        results: Any = map_in_processes(partial(check_shard, dataset), others(), processes, _lost)
+        results: Any = map_in_processes(partial(check_shard, dataset), tasks(), processes, _lost)
         with closing(results):
             for result in results:
                 add(result)
-    return found, [problem] if problem else list(_findings_of_shard_list(dataset, listed, found))
+    return sums
 
 
 def _lost(task: ShardTask, why: str) -> ShardResult:
     shard_id = task.files.shard_id
     return ShardResult(shard_id, (Finding("unreadable", f"it cannot be checked: {why}", shard_id),))
+
+
+def _findings_of_retries(dataset: Dataset, retried: dict[int, RetriedRows]) -> Iterator[Finding]:
+    """A row that has a sample was not tried again later: no other shard has a sample of it."""
+    names = dataset.layout
+    if not retried or names is None:
+        return
+    tables = [
+        pa.table(
+            {
+                "origin": pa.array(rows.shards, pa.int64()),
+                "position": pa.array(rows.positions, pa.int64()),
+                "shard": pa.repeat(pa.scalar(shard_id, pa.int64()), len(rows.shards)),
+                "success": pa.array(rows.successes, pa.uint8()),
+            }
+        )
+        for shard_id, rows in sorted(retried.items())
+    ]
+    table = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("origin", "position", "shard")])
+    found = {shard_id: Findings(shard_id) for shard_id in retried}
+    origin, stored = -1, frozenset[str]()  # keys of the rows that have a sample already
+    for batch in table.to_batches(max_chunksize=100_000):
+        for row in batch.to_pylist():
+            if row["origin"] != origin:
+                origin, stored = row["origin"], _stored_keys(dataset, row["origin"])
+            key = names.key(origin, row["position"])
+            if key in stored:
+                found[row["shard"]].about("keys", key, "a row that has a sample in an earlier shard")
+            if row["success"]:
+                stored |= {key}
+    for findings in found.values():
+        yield from findings
+
+
+def _stored_keys(dataset: Dataset, shard_id: int) -> frozenset[str]:
+    """The keys of the rows of a shard that have a sample, by its metadata; none where these cannot be read."""
+    files = dataset.shards.get(shard_id)
+    if files is None or files.metadata is None:
+        return frozenset()
+    with contextlib.suppress(Exception), dataset.metadata_file(files) as file:  # a finding of the shard itself
+        rows = file.read(columns=["key", "status"]).to_pydict()
+        pairs = zip(rows["key"], rows["status"], strict=True)
+        return frozenset(row_key(key or "") for key, status in pairs if status == SUCCESS)
+    return frozenset()
 
 
 # --- the dataset as a whole ---
@@ -284,7 +257,7 @@ def _lost(task: ShardTask, why: str) -> ShardResult:
 def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[Finding]:
     """What is wrong with the run file, and with the shards compared with its url lists."""
     if missing := expected.missing:
-        yield Finding("missing", f"{_are(missing)} missing: the same download command makes what is missing")
+        yield Finding("missing", f"{are_text(missing)} missing: the same download command makes what is missing")
     if dataset.run is None and not dataset.is_img2dataset:
         why = f"cannot be understood ({dataset.run_problem})" if dataset.run_problem else "is not there"
         yield Finding("run_file", f"{layout.RUN_FILE} {why}: shards were checked without it")
@@ -293,24 +266,8 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
     if expected.has_unread_list:
         yield Finding("unread", "the url list was not read to its end: the same download command continues")
     if beyond := expected.beyond:
-        total = shard_count(sum(segment.shards or 0 for segment in expected.lists))
-        yield Finding("list", f"{_are(beyond)} not of this list, which has rows for {total}")
-
-
-def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
-    if dataset.run is None:
-        yield "the number of rows of the url list is unknown: shards may be missing at the end"
-    if dataset.is_img2dataset:
-        yield "not made by any2ds: structure, keys and counts were checked, hashes were not"
-    if dataset.writer is None:
-        yield f"the data was not read: the format {dataset.output_format or 'of this dataset'} is unknown"
-    if others := [entry.name for entry in _others(dataset) if not _is_stray(entry)]:
-        more = f" … and {len(others) - _MOST_NAMES:,} more" if len(others) > _MOST_NAMES else ""
-        yield f"not made by any2ds, and not checked: {', '.join(others[:_MOST_NAMES])}{more}"
-    if dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries:
-        _, others = staged(dataset.folder.staging_root)
-        if others:
-            yield f"a run may be at work ({', '.join(others[:_MOST_NAMES])}): what it is making was not checked"
+        total = shard_count(sum(segment.shards or 0 for segment in expected.segments))
+        yield Finding("list", f"{are_text(beyond)} not of this list, which has rows for {total}")
 
 
 def _strays(dataset: Dataset) -> Iterator[Finding]:
@@ -318,8 +275,8 @@ def _strays(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _others(dataset: Dataset) -> list[Entry]:
-    """What does not belong to the dataset, without the README.md that `any2ds card` wrote."""
-    return sorted((entry for entry in dataset.others() if not _is_card(dataset, entry)), key=lambda entry: entry.name)
+    """What does not belong to the dataset, without its card."""
+    return sorted((entry for entry in dataset.others() if entry.name != hub.CARD_FILE), key=lambda entry: entry.name)
 
 
 def _is_stray(entry: Entry) -> bool:
@@ -327,44 +284,14 @@ def _is_stray(entry: Entry) -> bool:
     return entry.name.endswith(_READ_BY_GLOBS) or (entry.is_folder and entry.name.isdecimal())
 
 
-def _is_card(dataset: Dataset, entry: Entry) -> bool:
-    if entry.name != hub.CARD_FILE or entry.is_folder or entry.is_odd or entry.size > _LARGEST_CARD:
-        return False
-    with contextlib.suppress(Exception):  # of any file system
-        return hub.is_ours(dataset.read(entry.name))
-    return False
-
-
 def _leftovers(dataset: Dataset) -> Iterator[Finding]:
     for name in sorted(dataset.entries.others):
         if layout.is_probe(name):
             yield Finding("leftover", f"{name}: left by a run that was killed")
-    if layout.SWAP_FOLDER in dataset.entries:
-        yield Finding("leftover", f"{layout.SWAP_FOLDER}: shards that were being replaced; the next run finishes that")
     if dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries:
         dead, _ = staged(dataset.folder.staging_root)
         for name in dead:
             yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
-
-
-def _findings_of_compacted(dataset: Dataset) -> Iterator[Finding]:
-    """What is wrong with the compacted metadata, if there are any."""
-    name = layout.COMPACT_INDEX
-    if layout.COMPACT_FOLDER not in dataset.entries:
-        return
-    try:
-        index = compact.index_of(dataset)
-        if index is None:
-            yield Finding(
-                "leftover", f"{layout.COMPACT_FOLDER}: left by a compaction that was killed; the next removes it"
-            )
-        elif not compact.is_current(dataset, index):
-            yield Finding("compacted", f"{name} is of another state of the shards: any2ds compact renews it")
-        else:
-            for missing in compact.missing_files(dataset, index):
-                yield Finding("compacted", f"{missing} is missing, or has another size: any2ds compact renews it")
-    except Exception as error:  # of any file system, and of an index that is none
-        yield Finding("compacted", f"{name} cannot be read: {error_text(error)}; any2ds compact renews it")
 
 
 def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
@@ -383,40 +310,32 @@ def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]
         return None, Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
 
 
-def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked: _Checked) -> Iterator[Finding]:
+def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, sums: _Sums) -> Iterator[Finding]:
     """What is wrong with a list that can be read."""
     if listed is None:
         return
     finished = dataset.shards.finished()
     gone = {shard_id for shard_id in listed.entries if shard_id not in finished}
-    differing = checked.unlisted | gone.difference(checked.broken)
-    if differing:
-        yield Finding(
-            "shard_list", f"{layout.SHARDS_FILE} does not describe {_shards(sorted(differing))}: {_REWRITTEN}"
-        )
+    if differing := sorted(sums.unlisted | gone.difference(sums.broken)):
+        yield Finding("shard_list", f"{layout.SHARDS_FILE} does not describe {shards_text(differing)}: {_REWRITTEN}")
     elif listed.is_open:
         yield Finding("shard_list", f"{layout.SHARDS_FILE} is open: a run is at work, or was killed")
 
 
-def _count(findings: Sequence[Finding]) -> str:
-    return "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
-
-
-def _to_go(report: VerifyReport) -> str:
-    """How much is missing: `at least 3 shards to go; `, as far as that is known."""
-    unfinished = {found.shard_id for found in report.findings if found.kind == "unfinished"}
-    count = len(unfinished | {*report.missing})
-    if any(found.kind == "unread" for found in report.findings):
-        return f"at least {shard_count(count)} to go; " if count else "the url list was not read to its end; "
-    return f"{shard_count(count)} to go; " if count else ""
-
-
-def _shards(numbers: Sequence[int]) -> str:
-    return f"shard {numbers[0]}" if len(numbers) == 1 else f"{shard_count(len(numbers))} ({ranges_text(numbers)})"
-
-
-def _are(numbers: Sequence[int]) -> str:
-    return f"{_shards(numbers)} {'is' if len(numbers) == 1 else 'are'}"
+def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
+    if dataset.run is None:
+        yield "the number of rows of the url list is unknown: shards may be missing at the end"
+    if dataset.is_img2dataset:
+        yield "not made by any2ds: structure, keys and counts were checked, hashes were not"
+    if dataset.writer is None:
+        yield f"the data was not read: the format {dataset.output_format or 'of this dataset'} is unknown"
+    if others := [entry.name for entry in _others(dataset) if not _is_stray(entry)]:
+        more = f" … and {len(others) - _MOST_NAMES:,} more" if len(others) > _MOST_NAMES else ""
+        yield f"not made by any2ds, and not checked: {', '.join(others[:_MOST_NAMES])}{more}"
+    if dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries:
+        _, others = staged(dataset.folder.staging_root)
+        if others:
+            yield f"a run may be at work ({', '.join(others[:_MOST_NAMES])}): what it is making was not checked"
 
 
 # --- repair ---
@@ -431,50 +350,44 @@ def _refuse_repair(dataset: Dataset) -> None:
         raise UsageError(f"{url!r} has no readable {layout.RUN_FILE}: no run would make again what --repair removes")
 
 
-def _repair(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) -> VerifyReport:
+def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) -> VerifyReport:
     """Remove broken shards, and write missing extra files.
 
     Files without statistics whose number no list has may be somebody else's, and no run would make them: they stay.
     """
-    repaired: list[int] = []
+    kept = [shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None]
+    broken = sorted(set(report.broken).difference(kept))
+    incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
+    removed: list[int] = []
     completed: list[int] = []
     failed: list[Finding] = []
-    kept = [shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None]
-    for shard_id in sorted(set(report.broken).difference(kept)):
-        with _recorded(failed, shard_id, _NOT_REMOVED):
-            for name in dataset.shards[shard_id].present:  # statistics first: they say that the others are complete
-                if dataset.entries[name].is_folder:
-                    dataset.folder.remove_tree(name)
-                else:
-                    dataset.folder.remove(name)
-            repaired.append(shard_id)
-    incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
+    for shard_id in broken:
+        with _recorded(failed, shard_id, NOT_REMOVED):
+            _remove(dataset, dataset.shards[shard_id])
+            removed.append(shard_id)
     for shard_id in sorted(incomplete.difference(report.broken)):
-        with _recorded(failed, shard_id, _NOT_WRITTEN):
+        with _recorded(failed, shard_id, "its extra files could not be written"):
             if _write_sidecars(dataset, dataset.shards[shard_id]):
                 completed.append(shard_id)
     rebuild(dataset.folder, options_of(dataset.folder)[0])
     notes = list(report.notes)
     if completed:
-        notes.append(f"wrote the extra files of {_shards(completed)}")
+        notes.append(f"wrote the extra files of {shards_text(completed)}")
     if kept:
         names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards[shard_id].present]
         notes.append(f"not removed, since no list has rows for such numbers: {', '.join(names)}")
-    if repaired:
-        notes.append(f"removed {_shards(repaired)}: the same download command makes what was removed")
+    if removed:
+        notes.append(f"removed {shards_text(removed)}: the same command makes what was removed")
     findings = sorted([*report.findings, *failed], key=lambda found: (found.shard_id is None, found.shard_id or 0))
-    return replace(report, findings=tuple(findings), notes=tuple(notes), repaired=tuple(repaired))
+    return replace(report, findings=tuple(findings), notes=tuple(notes), repaired=tuple(removed))
 
 
-@contextlib.contextmanager
-def _recorded(failed: list[Finding], shard_id: int, message: str) -> Iterator[None]:
-    """Any error but LockLost becomes a finding."""
-    try:
-        yield
-    except LockLost:
-        raise
-    except Exception as error:  # every file system has exceptions of its own
-        failed.append(Finding("unreadable", f"{message}: {error_text(error)}", shard_id))
+def _remove(dataset: Dataset, files: ShardFiles) -> None:
+    for name in files.present:  # statistics first: they say that the others are complete
+        if dataset.entries[name].is_folder:
+            dataset.folder.remove_tree(name)
+        else:
+            dataset.folder.remove(name)
 
 
 def _write_sidecars(dataset: Dataset, files: ShardFiles) -> bool:
@@ -488,38 +401,12 @@ def _write_sidecars(dataset: Dataset, files: ShardFiles) -> bool:
     return bool(made)
 
 
-# --- the report as text ---
-
-
-def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
-    """The report for a person: the first `most` findings, one a line, the notes and a summary."""
-    for found in report.findings[:most]:
-        where = "dataset" if found.shard_id is None else f"shard {found.shard_id}"
-        message = found.message if len(found.message) <= _LONGEST_LINE else f"{found.message[:_LONGEST_LINE]} …"
-        yield f"{where}: {found.kind}: {message}"
-    if rest := report.findings[most:]:
-        kinds = Counter(found.kind for found in rest)
-        counts = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
-        yield f"… and {len(rest):,} more ({counts}); --json=FILE has them all"
-    for note in report.notes:
-        yield f"note: {note}"
-    samples = f"{report.samples:,} sample{'' if report.samples == 1 else 's'}"
-    read = f"{shard_count(report.shards)}, {text.rows(report.rows)}, {samples}"
-    effort = f"({text.size(report.bytes_read)} in {text.duration(report.seconds)})"
-    if report.sample is None:
-        hashes = f"{' and '.join(report.hashes)} recomputed" if report.hashes else "no hashes to recompute"
-        yield f"{read}; read to the last byte, {hashes} {effort}"
-    else:
-        picks = f"--sample={report.sample} --seed={report.seed} picks the same ones again"
-        yield f"{read}; contents of {shard_count(report.shards_read)} read {effort}: {picks}"
-    if report.ok:
-        yield "no problems found"
-        return
-    if report.is_incomplete:
-        yield f"INCOMPLETE: {_to_go(report)}run the same download command to go on"
-        return
-    broken = f", {shard_count(len(report.broken))} to be made again" if report.broken else ""
-    yield f"PROBLEMS: {_count(report.findings)}{broken}"
-    was_tried = report.repaired or any(_NOT_REMOVED in found.message for found in report.findings)
-    if report.broken and not was_tried and not any("structure, keys and counts" in note for note in report.notes):
-        yield "--repair removes them, and the same download command makes them again"
+@contextlib.contextmanager
+def _recorded(failed: list[Finding], shard_id: int, message: str) -> Iterator[None]:
+    """Any error but LockLost becomes a finding."""
+    try:
+        yield
+    except LockLost:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        failed.append(Finding("unreadable", f"{message}: {error_text(error)}", shard_id))

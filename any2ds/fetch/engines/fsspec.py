@@ -1,8 +1,8 @@
 """Fetches from whatever file system fsspec knows: object stores, hdfs, sftp, local files.
 
 A run has to allow the scheme of a row by name (`allow_schemes`), but `data:`. Where a URL names its host, sftp connects
-to none but an address that was judged; the other libraries connect by themselves, and only to hosts that the user has
-named in `storage_options`. Files of this machine and hosts named by the URL are out of reach with
+to none but one whose key is known; the other libraries connect only to hosts that the user has named in
+`storage_options`. Files of this machine and hosts named by the URL are out of reach with
 `block_private_addresses`. Object stores are asked with the credentials
 that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 import io
 import os
+import socket
 import stat
 import threading
 import time
@@ -23,10 +24,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
-from functools import partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
+from fsspec import get_filesystem_class
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -39,14 +40,16 @@ from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes, lack_of_files
 from any2ds.fetch.policy.rules import refuses
 from any2ds.fetch.urls import scheme_of
-from any2ds.storage.stores import Stores, filesystem_class, own_class
+from any2ds.storage.stores import Stores
 
 _FIRST = 1 << 18  # bytes read at once to begin with
 _LEAST = 1 << 16  # the same, of slow transfers
 _BLOCK = 1 << 22  # the most that is read at once
 _OF_LIMIT = 0.25  # the part of the time limit that a piece should take at most
 
-_JUDGED = frozenset({"sftp", "ssh"})  # schemes whose file system asks us before it connects to an address
+# Schemes whose host proves that it is the one that is meant, by a key that is known: its name is resolved here, and if
+# it leads elsewhere a moment later, nobody is logged in there.
+_PROVEN = frozenset({"sftp", "ssh"})
 _SERVERS_KEPT = 32  # to which connections are kept while they are not in use
 
 # By name, since the libraries are loaded only where they are used; the first that is found among the causes counts.
@@ -57,7 +60,7 @@ _CODES = {
     "PermissionError": "access_denied",
     "AuthenticationException": "access_denied",  # paramiko
     "NoCredentialsError": "access_denied",  # botocore
-    "UnknownHost": "tls",  # any2ds.storage.sftp
+    "UnknownHost": "tls",  # any2ds.fetch.engines.sftp
     "BadHostKeyException": "tls",  # paramiko
     "SSHException": "reset",
     "DefaultCredentialsError": "access_denied",  # google.auth
@@ -82,8 +85,7 @@ class FileSystems:
     """The file systems of a run: one for all threads, or one for each that fetches, where they cannot be shared."""
 
     def __init__(self, stores: Stores, allow_link_local: bool = False) -> None:
-        self._stores = stores
-        self._judge = partial(_refuse_link_local, allow_link_local)
+        self._stores, self._allow_link_local = stores, allow_link_local
         self._lock = threading.Lock()
         self._shared: dict[tuple[Any, ...], Any] = {}
         self._idle: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()  # logged in; the last used come last
@@ -102,15 +104,15 @@ class FileSystems:
                     self._shared[key] = kind(**arguments, skip_instance_cache=True)
             yield self._shared[key]
             return
-        heals = kind is own_class(scheme)
-        if heals:
-            arguments.update(exclusive=True, judge=self._judge)
-        system = self._take(key) or kind(**arguments, skip_instance_cache=True)
+        system = self._take(key)
+        if system is None:
+            if scheme in _PROVEN:
+                _refuse_link_local(in_url["host"], self._allow_link_local)
+            system = kind(**arguments, skip_instance_cache=True)
         try:
             yield system
-        except Exception:
-            if heals:  # others may be broken for good
-                self._give_back(key, system)
+        except (FileNotFoundError, IsADirectoryError, PermissionError):  # answers; after others it may be broken
+            self._give_back(key, system)
             raise
         self._give_back(key, system)
 
@@ -137,11 +139,20 @@ class FileSystems:
             if scheme in self._missing:
                 raise Refused("missing_extra", self._missing[scheme])
             try:
-                return filesystem_class(scheme)
+                return _class_of(scheme)
             except ImportError as error:
                 extra = missing_extra(f"{scheme}:", error)
                 self._missing[scheme] = str(extra) if isinstance(extra, MissingExtra) else error_text(error)
                 raise Refused("missing_extra", self._missing[scheme]) from error
+
+
+def _class_of(scheme: str) -> Any:
+    """Raises ImportError if its library is missing."""
+    if scheme in _PROVEN:
+        from any2ds.fetch.engines.sftp import SftpFileSystem
+
+        return SftpFileSystem
+    return get_filesystem_class(scheme)
 
 
 class FsspecClient:
@@ -180,7 +191,7 @@ class FsspecClient:
         options = self._options
         if scheme in GUARDED and scheme not in (options.allow_schemes or ()):
             raise Refused("scheme_not_allowed", f"{scheme}: is read with your rights (--allow_schemes={scheme})")
-        host = _host(url) if scheme in SERVERS - _JUDGED else ""
+        host = urlsplit(url).hostname if scheme in SERVERS - _PROVEN else None
         if host and not self._systems.is_configured(scheme, host):
             words = f"{scheme}: connects where addresses cannot be checked, so only to the host in storage_options"
             raise Refused("scheme_not_allowed", words)
@@ -212,10 +223,12 @@ class FsspecClient:
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
 
 
-def _refuse_link_local(allow_link_local: bool, address: str) -> None:
-    """Raises Refused where secrets of machines are kept."""
-    if not allow_link_local and (reason := refuses(address, address, False, False)):
-        raise Refused("blocked_address", f"{address} {reason}")
+def _refuse_link_local(host: str, is_allowed: bool) -> None:
+    """Raises Refused for addresses where secrets of machines are kept, and socket.gaierror for an unknown host."""
+    for *_, target in [] if is_allowed else socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+        address = str(target[0])
+        if reason := refuses(address, address, False, False):
+            raise Refused("blocked_address", f"{address} {reason}")
 
 
 def _local_path(url: str) -> str:
@@ -232,7 +245,7 @@ def _opened(system: Any, path: str, piece: int) -> Any:
     if "memory" in system.protocol:  # it lends everybody the same file, which has one position
         return io.BytesIO(system.cat_file(path))
     # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
-    by_ranges = {"cache_type": "none"} if system.async_impl or "sftp" in system.protocol else {}
+    by_ranges = {"cache_type": "none"} if system.async_impl else {}
     return system.open(path, "rb", block_size=piece, **by_ranges)
 
 
@@ -272,12 +285,6 @@ def _inline(url: str, transfer: ThreadTransfer) -> Answer | Failure:
         return Failure("fetch", "empty_body")
     transfer.receive(body)
     return Answer(media_type)
-
-
-def _host(url: str) -> str:
-    from urllib.parse import urlsplit
-
-    return urlsplit(url).hostname or ""
 
 
 def _etag(details: Any) -> str | None:

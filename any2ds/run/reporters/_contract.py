@@ -5,24 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.config.watch import WatchOptions
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.storage.folders import OutputFolder
-
-if TYPE_CHECKING:
-    from any2ds.dataset.thumbnails import Thumbnail
-
-
-def _unknown_exts() -> Mapping[str, int] | None:
-    return None
-
-
-def _no_samples(count: int) -> Sequence[Thumbnail]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +33,7 @@ class RunInfo:
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
     missing: Callable[[], Collection[int]] = tuple  # shards that others make, once this run has made its own
     # Extension -> files in all finished shards, once the run has made its own; None if nobody knows. Never raises.
-    stored_exts: Callable[[], Mapping[str, int] | None] = _unknown_exts
-    samples: Callable[[int], Sequence[Thumbnail]] = _no_samples  # up to so many of finished shards; slow, never raises
+    stored_exts: Callable[[], Mapping[str, int] | None] = lambda: None
 
 
 class Reporter:
@@ -81,19 +69,30 @@ class Reporter:
 
 
 class PeriodicReporter(Reporter):
-    """Keeps the newest snapshot in `now`, and calls `record` every so many seconds."""
+    """Keeps what has happened so far, and calls `record` every `log_interval` seconds."""
 
-    def __init__(self, interval: float) -> None:
-        self.now: Snapshot | None = None  # None before the first one
-        self._interval, self._recorded = interval, time.monotonic()
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        self.watch, self.run = watch, run
+        self.now = Snapshot()  # the newest one
+        self.done: set[int] = set()  # shards that this run has finished
+        self.was_stopped = False
+        self.interval, self._recorded = watch.log_interval, time.monotonic()
 
     def on_progress(self, now: Snapshot) -> None:
         self.now = now
-        if time.monotonic() - self._recorded >= self._interval:
+        if time.monotonic() - self._recorded >= self.interval:
             self._recorded = time.monotonic()
-            self.record(now)
+            self.record()
 
-    def record(self, now: Snapshot) -> None:
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        if isinstance(event, ShardReport):
+            self.done.add(event.shard_id)
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        self.was_stopped = True
+
+    def record(self) -> None:
+        """Report how the run goes now."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Standard error as JSON lines, an object each, for `--log_format=json`."""
+"""What happens in a run as JSON, a line for each event: for `--log_format=json` and the reporter jsonl."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 from any2ds.core.errors import redacted
-from any2ds.core.failures import SUCCESS
-from any2ds.core.metrics import Snapshot
-from any2ds.run.reporters._figures import success_ratio
+from any2ds.core.reports import RunReport, ShardError, ShardReport
+from any2ds.core.version import __version__
+from any2ds.run.reporters._contract import PeriodicReporter
+from any2ds.run.reporters._facts import finish, progress
 
 _lock = threading.Lock()  # lines are written whole
 
 
+def line(event: str, fields: Mapping[str, Any]) -> str:
+    """In ASCII, so that any stream takes it."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return json.dumps(_without_secrets({"event": event, "time": now, **fields}))
+
+
 def write(event: str, /, **fields: Any) -> None:
-    """One line, in ASCII, so that any stream takes it. It is lost if nobody reads any more."""
-    line = json.dumps(_without_secrets({"event": event, "time": _now(), **fields}))
+    """One line on standard error. It is lost if nobody reads any more."""
     with _lock, contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{line(event, fields)}\n")
         sys.stderr.flush()
 
 
@@ -40,23 +45,41 @@ def _without_secrets(value: Any) -> Any:
     return redacted(str(value))
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+class JsonLines(PeriodicReporter):
+    """Calls `write` for each event of a run."""
 
+    def write(self, event: str, /, **fields: Any) -> None:
+        write(event, **fields)
 
-def progress(now: Snapshot) -> Mapping[str, Any]:
-    """The fields of `progress`: those of the Snapshot, null where unknown, and some computed from them."""
-    fields = asdict(now)
-    verdict, ratio = fields.pop("verdict"), success_ratio(now)
-    return {
-        **{name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()},
-        "share": now.share,
-        "rows": sum(now.outcomes.values()),
-        "stored": now.outcomes.get(SUCCESS, 0),
-        "success_ratio": round(ratio, 6) if ratio is not None else None,
-        "limit": verdict["limit"] if verdict else None,
-        "limit_words": verdict["message"] if verdict else None,
-    }
+    def on_start(self, finished_shards: int) -> None:
+        run = self.run
+        self.write(
+            "start",
+            any2ds=__version__,
+            command=run.command,
+            output_folder=run.output.url,
+            shards_before=finished_shards,
+            columns_left_out=run.left_out,
+            options=run.options,
+            member=run.member or None,
+        )
+
+    def record(self) -> None:
+        self.write("progress", **progress(self.now))
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        super().on_shard(event)
+        if isinstance(event, ShardError):
+            fields = {"reason": event.reason, "attempt": event.attempt, "again": event.again}
+            self.write("shard_failed", shard_id=event.shard_id, **fields)
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        super().on_stopping(open_shards, grace)
+        self.write("stopping", shards_open=open_shards, grace=grace)
+
+    def on_finish(self, total: RunReport) -> None:
+        self.record()
+        self.write("finish", **finish(total, self))
 
 
 class JsonHandler(logging.Handler):

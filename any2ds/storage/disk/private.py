@@ -6,11 +6,9 @@ replace what we put into it. Such a folder is never used.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -32,16 +30,3 @@ def is_private(folder: Path) -> bool:
         return stat.S_ISDIR(found.st_mode)
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     return is_ours and not found.st_mode & _WRITABLE_BY_OTHERS
-
-
-def private_folder(wanted: Path) -> Path:
-    """`wanted`, made if it is not there; a fresh folder beside it if somebody else may write in that one."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        wanted.mkdir(mode=0o700)
-    return wanted if is_private(wanted) else Path(tempfile.mkdtemp(prefix=f"{wanted.name}-", dir=wanted.parent))
-
-
-def private_folders(wanted: Path) -> list[Path]:
-    """All that `private_folder` has made for `wanted`, as far as they are still there."""
-    return [folder for folder in (wanted, *sorted(wanted.parent.glob(f"{wanted.name}-*"))) if is_private(folder)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -18,8 +19,9 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 def check_regular(path: Path) -> None:
     """Raises OSError if there is something that is neither a file nor a folder."""
-    if path.exists() and not path.is_dir() and not path.is_file():
-        raise _no_file(path)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if not _is_file_or_folder(path.stat().st_mode):
+            raise _no_file(path)
 
 
 def refuse_link(path: Path) -> None:
@@ -36,11 +38,14 @@ def refuse_link(path: Path) -> None:
 
 def _open(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # so that a pipe is not waited for
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # Python refuses a folder itself
+    if not _is_file_or_folder(os.fstat(descriptor).st_mode):  # Python refuses a folder itself
         os.close(descriptor)
         raise _no_file(path)
     return descriptor
+
+
+def _is_file_or_folder(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _no_file(path: str | os.PathLike[str]) -> OSError:

@@ -6,11 +6,15 @@ import contextlib
 import errno
 import os
 import sys
+import time
+import uuid
 import weakref
+from functools import cache
 from pathlib import Path
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, getattr(errno, "ENOTSUP", errno.EOPNOTSUPP), errno.EINVAL}
-_FAR = 1 << 30  # the byte that Windows locks: locked bytes cannot be read, and the content should be
+_PAUSE = 0.02  # seconds between two tries
+_FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
 
 
 class NoLocks(Exception):
@@ -18,55 +22,57 @@ class NoLocks(Exception):
 
 
 class FileLock:
-    """A locked file of this process; its content is for processes that find it locked. Not inherited by children."""
+    """A file that this process has locked, alone or `shared` with others. Children do not inherit the lock."""
 
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self._fd = fd
+    def __init__(self, path: Path, fd: int, shared: bool) -> None:
+        self.path, self._fd, self._shared = path, fd, shared
         _held.add(self)
 
     @classmethod
-    def take(cls, path: Path, content: bytes = b"", create: bool = True) -> FileLock | None:
-        """Lock the file and write `content`, if any, into it; None if another has it locked, be it in this process.
+    def acquire(cls, path: Path, shared: bool = False, wait: float = 0.0) -> FileLock | None:
+        """Lock the file, which is made if it is not there; None if that cannot be had within `wait` seconds.
 
-        Raises NoLocks where there are none, FileNotFoundError if it is not there (without `create`) or its folder is
-        not, and OSError if it cannot be opened.
+        Raises NoLocks where there are none, FileNotFoundError if its folder is not there, and other OSErrors if the
+        file cannot be opened.
         """
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        until = time.monotonic() + wait
         while True:
-            fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o666)
+            fd = os.open(path, _FLAGS, 0o666)
             try:
-                locked = _lock(fd)
+                is_locked = _lock(fd, shared)
                 if not _is_at(fd, path):  # its holder has removed it since: the lock is on a file that is gone
                     continue
-                if not locked:
-                    return None
-                if content:
-                    with contextlib.suppress(OSError):  # the content is not essential, and the disk may be full
-                        os.ftruncate(fd, 0)
-                        os.write(fd, content)
-                lock, fd = cls(path, fd), -1
-                return lock
+                if is_locked:
+                    lock, fd = cls(path, fd, shared), -1
+                    return lock
+            except NoLocks:
+                if os.fstat(fd).st_size == 0:
+                    path.unlink(missing_ok=True)
+                raise
             finally:
                 if fd >= 0:
                     os.close(fd)
+            if time.monotonic() >= until:
+                return None
+            time.sleep(_PAUSE)
 
-    def __enter__(self) -> FileLock:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
+    @property
+    def identity(self) -> str:
+        """The file and its kernel: no other file that is open anywhere has the same."""
+        stat = os.fstat(self._fd)
+        return f"{kernel()}:{stat.st_dev}:{stat.st_ino}"
 
     def release(self, remove: bool = True) -> None:
-        """Unlock it, and `remove` the file as well."""
+        """Unlock the file, and `remove` it unless it is shared with others."""
         if self._fd < 0:
             return
-        if sys.platform != "win32" and remove:  # while it is locked, so that no other process's file is removed
-            with contextlib.suppress(OSError):
-                if _is_at(self._fd, self.path):
-                    self.path.unlink()
+        with contextlib.suppress(OSError, NoLocks):
+            remove = remove and (not self._shared or _lock(self._fd, shared=False))
+            # While it is locked, so that no other process's file is removed.
+            if remove and sys.platform != "win32" and _is_at(self._fd, self.path):
+                self.path.unlink()
         self._forget()
-        if sys.platform == "win32" and remove:
+        if remove and sys.platform == "win32":
             with contextlib.suppress(OSError):  # another has it open already, and removes it in the end
                 self.path.unlink()
 
@@ -74,6 +80,14 @@ class FileLock:
         with contextlib.suppress(OSError):
             os.close(self._fd)
         self._fd = -1
+
+
+@cache
+def kernel() -> str:
+    """This boot of this machine, containers included: under one kernel all processes see the same locks."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{uuid.getnode():012x}"
 
 
 def _is_at(fd: int, path: Path) -> bool:
@@ -88,26 +102,29 @@ def _is_at(fd: int, path: Path) -> bool:
 
 if sys.platform == "win32":
     import msvcrt
+    import random
 
-    def _lock(fd: int) -> bool:
-        os.lseek(fd, _FAR, os.SEEK_SET)
+    _FAR, _MOST = 1 << 30, 1 << 12  # bytes that are locked lie beyond the content, which others are to read
+
+    def _lock(fd: int, shared: bool) -> bool:
+        """All of the bytes for one process alone, any one of them for each that shares them."""
+        first, count = (random.randrange(_MOST), 1) if shared else (0, _MOST)
+        os.lseek(fd, _FAR + first, os.SEEK_SET)
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, count)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
                 return False
             raise
-        finally:
-            os.lseek(fd, 0, os.SEEK_SET)
         return True
 
 else:
     import fcntl
 
-    def _lock(fd: int) -> bool:
+    def _lock(fd: int, shared: bool) -> bool:
         # Not lockf: those locks are lost as soon as anything in the process closes the same file.
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -115,6 +132,16 @@ else:
                 raise NoLocks(str(error)) from error
             raise
         return True
+
+
+def process_ids(path: Path) -> list[int]:
+    """Processes of this machine that have the file open, as far as the system says."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.path.samefile(link, path):
+                found.add(int(link.parts[2]))
+    return sorted(found)
 
 
 _held: weakref.WeakSet[FileLock] = weakref.WeakSet()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from any2ds.dataset.catalogue import rebuild
 from PIL import Image
 
 import any2ds
 from any2ds import download
 from any2ds.config.options import OutputOptions
-from any2ds.dataset.catalogue import rebuild
 from any2ds.storage.folders import OutputFolder
 
 SIDE, SHARD = 32, 10  # of a list of images: pixels, and rows in a shard

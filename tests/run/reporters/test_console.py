@@ -1,7 +1,5 @@
 """The report at the end of a run tells what is stored, what is not and why, and what would be needed for more."""
 
-import io
-import json
 import os
 import shlex
 import subprocess
@@ -11,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from any2ds import download, retry
 from any2ds.config.command_line import retry_call, retry_command
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
+from any2ds.config.watch import WatchOptions
 from any2ds.core.failures import FAILURE_CODES, failure_code
 from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left
-from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._status import shortened
-from any2ds.run.reporters._summary import print_summary, summary_of, to_json
+from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
+from any2ds.run.reporters._facts import finish, shortened
+from any2ds.run.reporters._screen import ending
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import serve
 
@@ -48,13 +46,14 @@ def reported(url: str = "dataset", **options: Any) -> RunInfo:
     return RunInfo("download", OutputFolder.at(url, storage), known, storage, "x", made, (), from_shell=True)
 
 
+def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:
+    seen = PeriodicReporter(WatchOptions(), run or reported())
+    seen.done = set(range(total.shards))
+    return finish(total, seen)
+
+
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    run = run or reported()
-    print_summary(console, summary_of(total, run, range(total.shards)), run)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert isinstance(text, str)
-    return text
+    return "\n".join(line.plain for line in ending(facts_of(total, run), width, str)) + "\n"
 
 
 def test_what_was_filtered_is_neither_stored_nor_failed() -> None:
@@ -76,7 +75,7 @@ def test_what_was_filtered_is_neither_stored_nor_failed() -> None:
 
 def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_first() -> None:
     lines = shown(TOTAL).splitlines()
-    first = [line.split()[:3] for line in lines if line[:1].strip() and not line.startswith(("outcome", "to "))][:4]
+    first = [line.split() for line in lines if line[:1].strip() and not line.startswith(("outcome", "to "))][:4]
     assert first == [
         ["success", "900", "90.0%"],
         ["http_404", "60", "6.0%"],
@@ -84,18 +83,10 @@ def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_firs
         ["http_429", "1", "0.1%"],
     ]
     gone = next(number for number, line in enumerate(lines) if line.startswith("http_404"))
-    assert "get a newer list" in lines[gone]
-    assert lines[gone + 1].strip() == "e.g. http://a.example/gone.jpg"
+    assert "get a newer list" in lines[gone + 1]
+    assert lines[gone + 2].strip() == "e.g. http://a.example/gone.jpg"
     assert "longer --timeout" in shown(TOTAL)
     assert "--host_delay" in shown(TOTAL)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_an_example_moves_to_the_left_before_the_terminal_would_break_it(width: int) -> None:
-    url = f"http://a.example/{'x' * (width - 30)}"
-    lines = shown(replace(TOTAL, examples={"http_404": url}), width=width).splitlines()
-    (line,) = (line for line in lines if line.endswith(url))
-    assert len(line) <= width
 
 
 def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
@@ -127,73 +118,31 @@ def test_only_what_any2ds_loads_has_such_a_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"),
+    ("steps", "options", "is_said"),
     [
-        ({"connect": 3}, "try again later"),
-        ({"timeout_total": 3}, "try again later, or with a longer --timeout"),
-        ({"dns": 3}, "most hosts that cannot be resolved are gone for good"),
-        ({"dns": 2, "connect": 1}, "try again later; most hosts that cannot be resolved are gone for good"),
-        ({"dns": 2, "http_404": 1}, "most hosts that cannot be resolved are gone for good"),
-        ({"http_404": 3}, "such failures last"),
+        ("image", {}, True),
+        ("image", {"only_images": True}, False),
+        ("image video", {}, False),  # a list of both
+        ("image archive", {}, False),
+        ("image", {"transform": ["my.py:step"]}, False),
+        ("", {}, False),
     ],
 )
-def test_a_retry_in_vain_says_whether_another_one_can_help(codes: dict[str, int], expected: str) -> None:
-    run = replace(reported(codes=["all"]), command="retry")
-    words = shown(RunReport(shards=1, count=3, failed_to_download=3, status_dict=codes), run)
-    assert f"nothing was recovered: {expected}\n" in words
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"file_size": 256}, "2,002 files are no images, stored as they are: --only_images refuses such files"),
-        ({"file_size": 256, "only_images": True}, ""),
-        ({"file_size": 256, "video_size": 480}, ""),  # a list of both
-        ({"file_size": 256, "unpack": True}, ""),
-        ({"transform": ["my.py:step"]}, ""),
-        ({"decode_check": True}, ""),
-        ({}, ""),
-    ],
-)
-def test_files_of_other_kinds_are_counted_where_images_were_expected(options: dict[str, Any], expected: str) -> None:
-    total = replace(TOTAL, exts={"jpg": 900, "html": 2000, "data.txt": 2, "svg": 5})
-    words = shown(total, reported(**options))
-    assert expected in words
-    assert bool(expected) is ("no image" in words)
-    if expected:
-        one = replace(TOTAL, exts={"html": 1})
-        assert "1 file is no image, stored as it is: --only_images refuses such files\n" in shown(
-            one, reported(**options)
-        )
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
-    command = "any2ds retry 'my dataset' --timeout=30 --proxy_less=1"
-    run = reported("my dataset", timeout=30.0, thread_count="auto", codes=None)
-    (line,) = [line for line in shown(TOTAL, run, width).splitlines() if "any2ds retry" in line]
-    assert line == f"to retry what may work now (40 rows): {command.rpartition(' ')[0]}"
-
-
-@pytest.mark.parametrize("width", [50, 60, 80])
-def test_a_long_command_continues_on_the_next_line_as_a_shell_takes_it(width: int) -> None:
-    run = reported("my dataset", timeout=30.0, thread_count=12, processes_count=1, user_agent="me (a --b) x")
-    command = summary_of(TOTAL, run).retry
-    assert command is not None
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    print_summary(console, summary_of(TOTAL, run), run)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert max(map(len, lines)) <= width
-    copied = "\n".join(lines[lines.index("to retry what may work now (40 rows):") + 1 :])
-    shell = ["sh", "-c", f'any2ds() {{ printf "%s\\n" "$@"; }}\n{copied}']
-    done = subprocess.run(shell, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == shlex.split(command)[1:]
+def test_files_of_other_kinds_are_counted_where_images_were_expected(
+    steps: str, options: dict[str, Any], is_said: bool
+) -> None:
+    run = replace(reported(**options), steps=dict.fromkeys(steps.split(), ("file_size",)))
+    for exts, words in (
+        ({"jpg": 900, "html": 2000, "data.txt": 2, "svg": 5}, "2,002 files are no images, stored as they are"),
+        ({"html": 1}, "1 file is no image, stored as it is"),
+    ):
+        assert (f"{words}: --only_images refuses such files\n" in shown(replace(TOTAL, exts=exts), run)) is is_said
 
 
 def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
     record_as_failed = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
     assert "to retry" not in shown(record_as_failed)
-    assert to_json(summary_of(record_as_failed, reported()))["retry"] is None
+    assert facts_of(record_as_failed)["retry"] is None
 
 
 def test_what_is_rare_is_added_up() -> None:
@@ -305,8 +254,6 @@ def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert retry(out, distributor="inline").count == 1
     told = capsys.readouterr().err
     assert "tried again: 1 row, of which 0 are stored now" in told
-    assert "nothing was recovered: try again later\n" in told
-    assert "written" not in told
     assert "to retry" not in told
 
 
@@ -377,40 +324,4 @@ def test_figures_read_as_people_say_them() -> None:
         "0.0%",
     ]
     assert [number(0.0), number(0.31), number(9.96), number(12_345.6)] == ["0", "0.31", "9.96", "12,346"]
-    assert shortened("abcdefghij", 7) == "ab...ij"
-
-
-def any2ds_in(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--distributor=inline", *arguments]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={"PYTHONPATH": ROOT, "COLUMNS": "200", "HOME": str(folder), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-
-def test_what_is_not_processed_is_reported_once(tmp_path: Path) -> None:
-    picture = next(PICTURES.glob("bars-0*.jpg")).read_bytes()
-    drawing = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
-    (tmp_path / "www").mkdir()
-    for name, content in (("a.svg", drawing), ("b.svg", drawing), ("c.jpg", picture)):
-        (tmp_path / "www" / name).write_bytes(content)
-    with serve(tmp_path / "www") as server:
-        (tmp_path / "urls.txt").write_text("\n".join(server.url(name) for name in ("a.svg", "b.svg", "c.jpg")))
-        done = any2ds_in(tmp_path, "--output_folder=out", "--number_sample_per_shard=2", "--file_size=8")
-    assert done.returncode == 0, done.stderr
-    words = "not processed: 2 files (image/svg+xml is not decoded)"
-    assert done.stderr.count("not processed") == done.stderr.count(words) == 1
-    reported = {"image/svg+xml is not decoded": 2}
-    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["not_processed"] == reported
-    assert json.loads((tmp_path / "out" / "00001_stats.json").read_text())["not_processed"] == {}
-
-
-def test_a_run_that_lost_open_shards_says_how_smaller_ones_would_lose_fewer_rows() -> None:
-    words = shown(replace(TOTAL, left_shards=2))
-    assert "smaller shards (--number_sample_per_shard=1000 for a new dataset) lose fewer rows" in words
-    assert "smaller shards" not in shown(TOTAL)
+    assert shortened("abcdefghij", 7) == "abc…hij"

@@ -377,7 +377,7 @@ def test_json_lines_are_json_on_a_terminal_as_well(terminal: Callable[..., Any])
     seen = terminal(code + "import time\ntime.sleep(0.2)\nreporter.on_progress(snapshot())\n" + END, 80)
     seen.end()
     events = [json.loads(line)["event"] for line in seen.raw.decode().split("\r\n") if line]
-    assert events == ["start", "progress", "finish"]
+    assert events == ["start", "progress", "progress", "finish"]
 
 
 def test_nobody_reading_any_more_harms_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.core.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
+from any2ds.core.layout import RUN_FILE, SEGMENTS_FOLDER, SHARDS_FILE
 from tests.support.crash.source import EXT, Row
 from tests.support.crash.step import made_of
 from tests.support.folder import names_in
@@ -33,7 +33,14 @@ _DATA["parquet"] = _METADATA
 _RECORDS = ("tfrecord", "arrayrecord")  # samples are records without members
 FORMATS = tuple(_DATA)
 MEMBERS = ("image", "mask")  # of the samples of rows with two URLs
-KEPT = ".any2ds/kept"  # what came of rows whose other URL failed
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a shard is to hold."""
+
+    rows: Sequence[tuple[str, Row]]  # key and row
+    is_of_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +52,27 @@ class Expected:
     output_format: str
     has_columns: bool  # caption and number, beside the URL
     healed: tuple[bool, ...] = (False,)  # whether rows that fail at first may succeed, must, or must not
-    previous: tuple[int, ...] = ()  # rows of the list before it grew
     has_steps: bool = False  # whether files are taken apart on the way
+    of_shards: Mapping[int, Shard] = field(default_factory=dict)  # by number, as far as the segments say it
 
     @property
     def shards(self) -> int:
+        """How many the list makes if it comes at once."""
         return -(-len(self.rows) // self.rows_per_shard)
 
+    def at(self, folder: Path) -> Expected:
+        """The same with the shards that the segments in a folder tell of."""
+        return replace(self, of_shards=dict(_shards_of(folder, self)))
+
     def of_shard(self, shard: int) -> Sequence[Row]:
-        return self.rows[shard * self.rows_per_shard : (shard + 1) * self.rows_per_shard]
+        return [row for _, row in self.of_shards[shard].rows]
 
     def key(self, shard: int, position: int) -> str:
-        return f"{shard:05d}{position:0{len(str(self.rows_per_shard - 1))}d}"
+        return self.of_shards[shard].rows[position][0]
+
+    def outcome(self, shard: int, row: Row) -> str:
+        """What becomes of a row in this shard: a retry comes when the source is healed."""
+        return row.outcome(self.of_shards[shard].is_of_retry)
 
     def files(self, shard: int, position: int) -> dict[str, bytes]:
         """Key -> file of the samples that a row becomes if it succeeds; an empty one is filtered."""
@@ -69,22 +85,16 @@ class Expected:
         rows = [(position, row) for position, row in enumerate(self.of_shard(shard)) if not row.is_bad]
         return {key: (row, file) for position, row in rows for key, file in self.files(shard, position).items() if file}
 
-    def counts(self, shard: int) -> set[int]:
-        """How many rows a finished shard may have."""
-        start = shard * self.rows_per_shard
-        found = {min(len(self.rows) - start, self.rows_per_shard)}
-        return found | {min(rows - start, self.rows_per_shard) for rows in self.previous if rows > start}
-
     def file_names(self) -> set[str]:
         """Of the complete dataset."""
         data = _DATA_SUFFIX.get(self.output_format)
         suffixes = {".parquet", "_stats.json"} | ({data} if data is not None else set())
         if self.output_format in ("webdataset", "tfrecord"):
             suffixes.add(f"{data}.idx")
-        whole = {RUN_FILE, SHARDS_FILE}
+        whole = {RUN_FILE, SEGMENTS_FOLDER, SHARDS_FILE}
         if self.output_format in _RECORDS:
             whole |= {"features.json", "dataset_info.json"}
-        return whole | {f"{shard:05d}{suffix}" for shard in range(self.shards) for suffix in suffixes}
+        return whole | {f"{shard:05d}{suffix}" for shard in self.of_shards for suffix in suffixes}
 
 
 _TROUBLE = (
@@ -100,9 +110,11 @@ class Wrong(Exception):
 def problems_now(folder: Path, expected: Expected) -> list[str]:
     """What a reader who looks at this moment, in the middle of a run, would find wrong."""
     names = sorted(names_in(folder))
-    # A shard whose replacement is decided is neither the former nor the new one for the moment of a few renames.
-    replaced = {int(path.parent.name) for path in folder.glob(f"{SWAP_FOLDER}/*/_commit")}
-    finished = {int(match[1]) for match in map(_STATS.fullmatch, names) if match} - replaced
+    try:
+        expected = expected.at(folder)
+    except _TROUBLE as error:
+        return [f"the segments: {type(error).__name__}: {error}"]
+    finished = {int(match[1]) for match in map(_STATS.fullmatch, names) if match}
     found: list[str] = []
     for shard in sorted(finished):
         found += _said(
@@ -121,14 +133,17 @@ def problems_now(folder: Path, expected: Expected) -> list[str]:
 def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
     """What is wrong with a dataset that is said to be complete."""
     found = problems_now(folder, expected)
+    if found:
+        return found
+    expected = expected.at(folder)
     names = names_in(folder)
     if missing := expected.file_names() - names:
         found.append(f"missing: {', '.join(sorted(missing))}")
-    names = {name for name in names if not name.startswith(KEPT)}
     if left := names - expected.file_names() - {"report.html"}:
         found.append(f"left over: {', '.join(sorted(left))}")
     if not found:
         found += _said(SHARDS_FILE, lambda: _check_list(folder, expected))
+        found += _said("the outcomes", lambda: _check_outcomes(folder, expected))
     if not found and expected.output_format == "webdataset":
         found += _said("webdataset", lambda: _check_with_webdataset(folder, expected))
     return found
@@ -136,13 +151,62 @@ def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
 
 def _check_list(folder: Path, expected: Expected) -> None:
     said = json.loads((folder / SHARDS_FILE).read_bytes())
-    stats = [json.loads((folder / f"{shard:05d}_stats.json").read_bytes()) for shard in range(expected.shards)]
+    stats = [json.loads((folder / f"{shard:05d}_stats.json").read_bytes()) for shard in sorted(expected.of_shards)]
     shown = [{name: each[name] for name in ("shard_id", "count", "nsamples", "bytes")} for each in said["shardlist"]]
     names = {"shard_id": "shard_id", "count": "count", "nsamples": "samples", "bytes": "bytes"}
     if shown != [{name: each[own] for name, own in names.items()} for each in stats]:
         raise Wrong(f"it lists {shown[:3]} …")
     if said["open"] or said["gaps"]:
         raise Wrong("it is open, or tells of gaps")
+
+
+def _shards_of(folder: Path, expected: Expected) -> Iterator[tuple[int, Shard]]:
+    """Number and rows of each shard, by the files of the segments."""
+    row_of: dict[str, Row] = {}
+    per_shard = expected.rows_per_shard
+    for path in sorted(path for path in (folder / SEGMENTS_FOLDER).glob("*") if path.name.isdecimal()):
+        segment, end = json.loads(path.read_bytes()), path.with_name(f"{path.name}.end")
+        ending = segment["ending"] or (json.loads(end.read_bytes()) if end.exists() else None)
+        if segment["kind"] == "retry":
+            keys = pq.read_table(path.with_name(f"{path.name}.rows"))["any2ds.key"].to_pylist()
+            shards = [[(key, row_of[key]) for key in keys[n : n + per_shard]] for n in range(0, len(keys), per_shard)]
+        else:
+            rows = expected.rows[segment["start_row"] :][: ending["rows"] if ending else None]
+            digits = len(str(per_shard - 1))
+            shards = [
+                [
+                    (f"{segment['first_shard'] + n // per_shard:05d}{position:0{digits}d}", row)
+                    for position, row in enumerate(rows[n : n + per_shard])
+                ]
+                for n in range(0, len(rows), per_shard)
+            ]
+            row_of.update(row for shard in shards for row in shard)
+        if ending and len(shards) != ending["shards"]:
+            raise Wrong(f"segment {path.name} is said to have {ending['shards']} shards, not {len(shards)}")
+        for number, shard in enumerate(shards, segment["first_shard"]):
+            yield number, Shard(shard, segment["kind"] == "retry")
+
+
+def _check_outcomes(folder: Path, expected: Expected) -> None:
+    """Each key has one success at most, and the last outcome of each row is what it must be; sums agree with that."""
+    successes: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    sums: Counter[str] = Counter()
+    for shard in sorted(expected.of_shards):
+        stats = json.loads((folder / f"{shard:05d}_stats.json").read_bytes())
+        sums.update(stats["status_dict"])
+        sums.subtract(stats.get("replaces", {}))
+        for of_row in _by_row(pq.read_table(folder / f"{shard:05d}.parquet").to_pylist()):
+            key = of_row[0]["key"].partition("_")[0]
+            last[key] = of_row[0]["error_code"] or of_row[0]["status"]
+            successes[key] += last[key] == "success"
+    if twice := [key for key, count in successes.items() if count > 1]:
+        raise Wrong(f"{twice[:3]} … are stored twice")
+    if last.values() and Counter(last.values()) != +sums:
+        raise Wrong(f"the last outcomes are {Counter(last.values())}, the statistics add up to {+sums}")
+    wanted = Counter(row.outcome(expected.healed[-1]) for row in expected.rows)
+    if Counter(last.values()) != wanted:
+        raise Wrong(f"the last outcomes are {Counter(last.values())}, not {wanted}")
 
 
 def _said(where: str, check: Any) -> list[str]:
@@ -215,6 +279,10 @@ def _check_finished(folder: Path, shard: int, expected: Expected) -> None:
     by_code = Counter(row["error_code"] or "success" for row in of_rows)
     if stats["status_dict"] != by_code:
         raise Wrong(f"its stats say {stats['status_dict']}, its metadata {dict(by_code)}")
+    if expected.of_shards[shard].is_of_retry:
+        replaced = Counter(row.outcome(False) for row in expected.of_shard(shard))
+        if stats["replaces"] != replaced:
+            raise Wrong(f"its stats say that it replaces {stats['replaces']}, not {dict(replaced)}")
     samples = expected.samples(shard)
     stored_of = [samples[row["key"]] for row in rows if row["status"] == "success"]
     sizes = [len(file) + len(wanted.second_body) for wanted, file in stored_of]
@@ -241,14 +309,13 @@ def _by_row(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 def _check_table(table: pa.Table, shard: int, expected: Expected) -> None:
     """Each row of the list once, in order, with its key, its columns and an outcome that it may have."""
     by_row = _by_row(table.to_pylist())
-    if len(by_row) not in expected.counts(shard):
-        raise Wrong(f"metadata of {len(by_row)} rows instead of {expected.counts(shard)}")
+    if len(by_row) != len(expected.of_shard(shard)):
+        raise Wrong(f"metadata of {len(by_row)} rows instead of {len(expected.of_shard(shard))}")
     for position, (of_row, wanted) in enumerate(zip(by_row, expected.of_shard(shard), strict=False)):
         key = expected.key(shard, position)
         outcome = of_row[0]["error_code"] or of_row[0]["status"]
-        allowed = {wanted.outcome(healed) for healed in expected.healed}
-        if outcome not in allowed:
-            raise Wrong(f"row {key} ({wanted.url}) is {outcome}, not {' or '.join(sorted(allowed))}")
+        if outcome != expected.outcome(shard, wanted):
+            raise Wrong(f"row {key} ({wanted.url}) is {outcome}, not {expected.outcome(shard, wanted)}")
         files = expected.files(shard, position) if outcome == "success" else {key: b""}
         if [row["key"] for row in of_row] != list(files):
             raise Wrong(f"row {position} of the metadata is {[row['key'] for row in of_row]}, not {list(files)}")
@@ -358,15 +425,15 @@ def _check_with_webdataset(folder: Path, expected: Expected) -> None:
     """As a training job would read it."""
     import webdataset
 
-    shards = [str(folder / f"{shard:05d}.tar") for shard in range(expected.shards)]
+    shards = [str(folder / f"{shard:05d}.tar") for shard in sorted(expected.of_shards)]
     dataset = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
     exts = [f"{name}.{EXT}" for name in MEMBERS] if expected.rows[0].second else [EXT]
     found = [(sample["__key__"], *(sample[ext] for ext in exts)) for sample in dataset]
     wanted = [
         (key, file, *([row.second_body] if row.second else []))
-        for shard in range(expected.shards)
+        for shard in sorted(expected.of_shards)
         for key, (row, file) in expected.samples(shard).items()
-        if row.outcome(expected.healed[-1]) == "success"
+        if expected.outcome(shard, row) == "success"
     ]
     if found != wanted:
         raise Wrong(f"{len(found)} samples instead of {len(wanted)}, or others")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.core.layout import RUN_FILE, STATE_FOLDER, SWAP_FOLDER, TEMPORARY_FOLDER
+from any2ds.core.layout import RUN_FILE, STATE_FOLDER, TEMPORARY_FOLDER
 
 STARTING = "starting"
 FETCHING = "fetching"
@@ -15,9 +15,8 @@ WRITING = "writing a shard"
 DATA = "data published, metadata or stats not"
 METADATA = "data and metadata published, no stats yet"
 STATS = "stats staged, the rest published"
-SWAPPING = "replacing a shard"
 ENDING = "ending"
-ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, SWAPPING, ENDING)
+ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, ENDING)
 
 _STATS_SUFFIX = "_stats.json"
 
@@ -28,7 +27,6 @@ class Look:
 
     files: Mapping[str, int]  # name -> what tells it from a former file of that name
     staged: frozenset[str] = frozenset()  # files on their way there: name, or folder/name in its `.any2ds/tmp`
-    swapping: frozenset[str] = frozenset()  # names of shards
 
     def stats(self) -> int:
         """Finished shards."""
@@ -39,7 +37,7 @@ class Look:
         mine = {name: mark for name, mark in self.files.items() if name[:1].isdigit()}
         changed = any(before.files.get(name) != mark for name, mark in mine.items())
         is_staged = any(name[:1].isdigit() for name in self.staged_since(before))
-        return changed or is_staged or bool(self.swapping - before.swapping)
+        return changed or is_staged
 
     def staged_since(self, before: Look) -> set[str]:
         """The names of files on their way there, but for what killed runs had left."""
@@ -58,8 +56,7 @@ class Look:
             if TEMPORARY_FOLDER in files:
                 for part in os.listdir(folder / TEMPORARY_FOLDER):
                     staged.update(f"{part}/{name}" for name in _listed(folder / TEMPORARY_FOLDER / part))
-            swapping = _listed(folder / SWAP_FOLDER) if SWAP_FOLDER in files else []
-            return cls(files, frozenset(staged), frozenset(swapping))
+            return cls(files, frozenset(staged))
         except OSError:  # not there yet, or going this very moment
             return cls(files, frozenset(staged))
 
@@ -76,8 +73,6 @@ def moment(before: Look, now: Look, shards: int) -> str:
     if RUN_FILE not in now.files or (now.files == before.files and not now.at_work(before)):
         return STARTING
     fresh = {name for name, mark in now.files.items() if before.files.get(name) != mark}
-    if now.swapping - before.swapping:
-        return SWAPPING
     staged = now.staged_since(before)
     unfinished = {_stem(name) for name in fresh if name[:1].isdigit()} - _finished(now.files)
     if any(f"{stem}{_STATS_SUFFIX}" in staged for stem in unfinished):

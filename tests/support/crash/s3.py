@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.layout import STATE_FOLDER, SWAP_FOLDER
+from any2ds.core.layout import STATE_FOLDER
 from tests.support.crash.moments import Look
 from tests.support.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 
@@ -61,8 +61,7 @@ class FailingApp:
         with self._lock:
             files = {_directly(name): number for name, number in self.objects.items()}
             uploading = frozenset(name for name, count in self.uploading.items() if count)
-            swapping = frozenset(name.split("/")[2] for name in self.objects if name.startswith(f"{SWAP_FOLDER}/"))
-            return Look(files, uploading, swapping)
+            return Look(files, uploading)
 
     def settle(self) -> None:
         """Wait until whatever is being uploaded has been."""

@@ -332,7 +332,6 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     ("report", "ds"),
     ("card", "ds"),
     ("retry", "ds", "--codes=all", "--quiet", "--distributor=inline"),
-    ("compact", "ds"),
     ("urls.txt", "ds", "--quiet", "--distributor=inline", "--number_sample_per_shard=2", "--output_format={form}"),
     ("verify", "ds", "--repair"),
     ("finish", "ds"),

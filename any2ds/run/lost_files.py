@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
-from any2ds.run.resume.compare import read_known
+from any2ds.run.compare import read_stats
 from any2ds.storage.folders import OutputFolder
 
 
@@ -33,6 +33,6 @@ def lost_files(
     missing = {shard_id: name for shard_id, name in missing.items() if not output.exists(name)}
     if extension == "":  # an object store has no folder for a shard that has stored nothing
         folders = [shard_id for shard_id, name in missing.items() if name == layout.shard_name(shard_id)]
-        known = read_known(output, layout, folders)
+        known = read_stats(output, layout, folders)
         return {n: name for n, name in missing.items() if (stats := known.get(n)) is None or stats.samples}
     return missing

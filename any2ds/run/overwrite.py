@@ -6,20 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 
 from any2ds.core import layout
-from any2ds.core.errors import OutputError, error_text, printable, shard_count
+from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
-from any2ds.core.stats import ANY2DS
 from any2ds.dataset import tfds
-from any2ds.run.resume.compare import read_known
-from any2ds.run.resume.user_files import ShardNames, refuse_lists
-from any2ds.storage.folders import InputFile, OutputFolder
+from any2ds.run.user_files import ShardNames, refuse_lists
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lists import InputFile
 from any2ds.storage.report_file import is_others_report
 
 _SHOWN = 3
 
 # In `.any2ds/`, with files of shards.
-_FOLDERS_OF_SHARDS = (layout.METADATA_FOLDER, layout.COMPACT_FOLDER, layout.KEPT_FOLDER)
+_FOLDERS_OF_SHARDS = (layout.METADATA_FOLDER,)
 
 
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[InputFile]) -> None:
@@ -40,8 +39,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             f"{output.url!r} holds {printable(strays[0])}, which any2ds did not write: nothing was removed; "
             "move that away"
         )
-    _check_makers(output, names_of, layout.finished_shards(stats))
-    members = {folder: output.members(folder) for folder in folders if output.is_folder(folder)}
+    members = {folder: output.members(folder) for folder in folders}
     for folder, found in members.items():
         _check_folder(output, folder, found, names_of)
     refuse_lists(output, lists, shards)
@@ -56,23 +54,15 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         output.remove_many(files)
         for folder, found in members.items():
             output.remove_many([f"{folder}/{name}" for name in found])
-            output.remove_folder(folder)
+            output.remove_folder_if_empty(folder)
         for name in names:
             if layout.is_of_watching(name) or name in _FOLDERS_OF_SHARDS:
                 output.remove_tree(name)
+        output.remove_tree(layout.SEGMENTS_FOLDER)
+        output.remove(layout.BUILDING_FILE)
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {error_text(error)}") from error
-
-
-def _check_makers(output: OutputFolder, names_of: Layout, shards: Iterable[int]) -> None:
-    known = read_known(output, names_of, shards)
-    others = [found.maker for found in known.values() if found is not None and found.maker != ANY2DS]
-    if others:
-        raise OutputError(
-            f"{output.url!r} holds {shard_count(len(others), 'that was', 'that were')} made by {others[0]}, which "
-            "any2ds does not remove: choose another output_folder, or empty this one yourself"
-        )
 
 
 def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], names_of: Layout) -> None:

@@ -20,7 +20,8 @@ from any2ds.core.errors import OutputError, printable
 from any2ds.core.layout import Layout
 from any2ds.dataset import tfds
 from any2ds.readers.sources import Source
-from any2ds.storage.folders import InputFile, OutputFolder, relative_place
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lists import InputFile, relative_place
 from any2ds.storage.stores import Stores
 
 _ANOTHER = "choose another output_folder"

@@ -1,0 +1,84 @@
+"""Where the rows of a list have their shards: in one segment of the dataset, or in several. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from any2ds.core.manifest import Manifest, Segment
+from any2ds.readers.plan import Cut, cuts
+from any2ds.run.compare import Comparison
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of a list have their shards."""
+
+    manifest: Manifest
+    parts: tuple[Segment, ...]  # of the list so far, in the order of its rows; the last one may have no end yet
+    finished: frozenset[int]  # shards, of all lists
+    comparison: Comparison | None = None  # to do while planning, because the list can be read only once
+
+    @property
+    def by_file(self) -> bool:
+        """Whether no shard holds rows of two files."""
+        return self.parts[0].cut == "file"
+
+    @property
+    def next_part(self) -> Segment | None:
+        """The segment for rows of the list behind its last one; None while another list has no end."""
+        first_shard = self.manifest.end
+        if first_shard is None:
+            return None
+        last, number = self.parts[-1], len(self.manifest.segments)
+        return replace(last, number=number, first_shard=first_shard, start_row=last.end_row or 0, ending=None)
+
+    def shard_at(self, index: int) -> int:
+        """The number of a shard of the list, counted from 0 over all of its segments."""
+        for part in self.parts:
+            if part.shards is None or index < part.shards:
+                return part.first_shard + index
+            index -= part.shards
+        return (self.manifest.end or 0) + index
+
+    def part_of(self, shard_id: int) -> Segment | None:
+        """The segment of the list that has a shard; None if it is to be begun."""
+        return next((part for part in self.parts if _has(part, shard_id)), None)
+
+    def of_list(self, shards: Iterable[int]) -> frozenset[int]:
+        """Those of `shards` that are of the list."""
+        return frozenset(shard_id for shard_id in shards if self.part_of(shard_id) is not None)
+
+    def divided(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the list, with an empty batch at the end of each segment, where a shard ends too."""
+        ends = [part.end_row for part in self.parts if part.end_row is not None]
+        row = 0
+        for batch in batches:
+            is_marker = not batch.num_rows  # the end of a file
+            while ends and row + batch.num_rows >= ends[0]:
+                inside = ends.pop(0) - row
+                yield batch.slice(0, inside)
+                if inside:
+                    yield batch.slice(0, 0)
+                row, batch = row + inside, batch.slice(inside)
+            if batch.num_rows or is_marker:
+                row += batch.num_rows
+                yield batch
+
+    def cuts(self, batches: Iterable[pa.RecordBatch], url_columns: Sequence[str]) -> Iterator[Cut]:
+        """The shards of the list, from rows that are `divided`."""
+        for cut in cuts(batches, self.manifest.layout.rows_per_shard, by_marker=True, url_columns=url_columns):
+            yield replace(cut, shard_id=self.shard_at(cut.shard_id))
+
+    def with_segment(self, segment: Segment) -> Place:
+        """The same with a segment of the list that is new, or has an end now."""
+        others = [each for each in self.manifest.segments if each.number != segment.number]
+        segments = sorted([*others, segment], key=lambda each: each.number)
+        parts = sorted([*(p for p in self.parts if p.number != segment.number), segment], key=lambda p: p.number)
+        return replace(self, manifest=replace(self.manifest, segments=tuple(segments)), parts=tuple(parts))
+
+
+def _has(part: Segment, shard_id: int) -> bool:
+    return part.first_shard <= shard_id and (part.end is None or shard_id < part.end)

@@ -142,12 +142,6 @@ def finished_shards(names: Iterable[str]) -> frozenset[int]:
     return frozenset(int(match[1]) for match in matches if match)
 
 
-def is_of_shard(name: str, shard: str) -> bool:
-    """Whether a file or folder called `name` can be one of the shard that is called `shard`."""
-    out_of_sight = f"{METADATA_FOLDER}/{shard}{METADATA_END}"
-    return name == out_of_sight or re.fullmatch(rf"{re.escape(shard)}(_stats\.json|\.[^/]+)?", name) is not None
-
-
 def segment_name(number: int) -> str:
     """The file of a segment, in `SEGMENTS_FOLDER`."""
     return f"{number:04d}"

@@ -8,7 +8,7 @@ the columns `<member>_url`, `<member>_status` and so on, beside those of the row
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,10 +142,6 @@ class Members:
         lacking = next((number for number in self.required if number not in there), None)
         return [lacking] if lacking is not None else there or [0]
 
-    def outcome_columns(self) -> list[str]:
-        """Those that say what became of each."""
-        return [column(name, each) for name in self.names for each in ("status", "error_code")]
-
     def outcomes(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Each member and what became of it, by the metadata of a row: a failure code, a status that is no failure, or
         `absent`, if it has no URL or was not fetched. None of a row that has no such columns."""
@@ -154,16 +150,6 @@ class Members:
                 status = fields[of]
                 code = fields.get(column(name, "error_code")) if is_failure(status) else None
                 yield name, code or status or ABSENT
-
-    def to_retry(self, row: Mapping[str, Any], is_meant: Callable[[str | None, str | None], bool]) -> list[int]:
-        """The numbers of those that have failed with an outcome that `is_meant`, in a row as the metadata have it.
-
-        None if the row cannot become a success by them, because another one is required and has failed as well.
-        """
-        outcomes = [(row.get(column(name, "status")), row.get(column(name, "error_code"))) for name in self.names]
-        wanted = [number for number, outcome in enumerate(outcomes) if is_meant(*outcome)]
-        others = (outcomes[number][0] for number in self.required if number not in wanted)
-        return wanted if all(status in (SUCCESS, None) for status in others) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,3 @@ class Snapshot:
     eta: float | None = None  # seconds that are left; None while it stops
     hosts: tuple[HostLoad, ...] = ()
     verdict: Verdict | None = None  # None while it stops
-
-    @property
-    def rows(self) -> int:
-        """Rows that have an outcome."""
-        return sum(self.outcomes.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from any2ds.core.counts import count, counts, positive
+from any2ds.core.counts import count, counts
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
 from any2ds.core.reports import members_in, not_processed_in, replaces_in
@@ -89,18 +89,6 @@ class Stats:
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)) from error
-
-
-def check_sums(found: Mapping[str, Any]) -> None:
-    """Raises ValueError if something in statistics, also in another tool's, to which a retry adds is no number."""
-    try:
-        for name in ("bytes", "attempts", "duration", "start_time", "robots_files", "robots_bytes", "robots_seconds"):
-            positive(found.get(name) or 0, name)
-        counts(found.get("processed"), "processed")
-        not_processed_in(found)
-        Histogram.from_json(found.get("latencies") or {})
-    except (TypeError, AttributeError) as error:
-        raise ValueError(error_text(error)) from error
 
 
 def as_written(content: bytes | None) -> dict[str, Any]:

@@ -228,12 +228,12 @@ class OutputFolder:
         with self._room.watched():
             return self._store.put_if_absent(name, data)
 
-    def put(self, name: str, data: bytes, new: bool = False) -> None:
-        """`write` with one attempt and no guard, for what must not come late; `new` only where nothing is there.
+    def put(self, name: str, data: bytes) -> None:
+        """`write` with one attempt and no guard, for what must not come late.
 
-        It may be seen incomplete. Not for a local folder.
+        The file may be seen incomplete. Not for a local folder.
         """
-        self.fs.pipe_file(f"{self.path}/{name}", data, **({"mode": "create"} if new else {}))
+        self.fs.pipe_file(f"{self.path}/{name}", data)
 
     def publish(self, staged: Path, name: str) -> None:
         """`publish_all` for one."""
@@ -256,15 +256,6 @@ class OutputFolder:
             with contextlib.suppress(FileNotFoundError):  # another process may just be removing an empty parent
                 self._store.create_folder(name)
                 return
-
-    def move(self, name: str, new_name: str) -> None:
-        """A file or folder of it gets another name, under which it replaces what is there.
-
-        Raises FileNotFoundError if there is nothing.
-        """
-        self.guard()
-        with self._room.watched():
-            self._store.move(name, new_name)
 
     # Removing; what is gone already is fine
 

@@ -115,12 +115,6 @@ class LocalStore:
             _replace(copy, target)
         remove(staged)
 
-    def move(self, name: str, new_name: str) -> None:
-        source, target = self._path(name), self._path(new_name)
-        changed = make_folders(target.parent)
-        _replace(source, target)
-        self._flush_folders({*changed, source.parent, target.parent})
-
     def remove(self, name: str) -> None:
         path = self._path(name)
         path.unlink()

@@ -178,29 +178,15 @@ class ObjectStore:
     def _put_folder(self, staged: Path, name: str) -> None:
         """File by file, so that one that fails is tried again alone; what lay there before goes."""
         members = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
-        stale = set(self._inside(name) or ()) - set(members)
+        stale = set(self._inside(name)) - set(members)
         self._at_once(lambda member: self._put(staged / member, f"{name}/{member}"), members)
         self.remove_many([f"{name}/{member}" for member in stale])
 
-    def _inside(self, name: str) -> list[str] | None:
-        """The names in a folder, relative to it; None if it is a file. Raises FileNotFoundError."""
+    def _inside(self, name: str) -> list[str]:
+        """The names of the files in a folder, relative to it."""
         path = self._full(name)
         paths = self._listing(name, lambda path: [str(found) for found in self.fs.find(path)])
-        return None if paths == [path] else [found[len(path) + 1 :] for found in paths]
-
-    def move(self, name: str, new_name: str) -> None:
-        inside = self._inside(name)
-        if inside is None:
-            self._copy(name, new_name)
-            self.remove(name)
-            return
-        stale = set(self._inside(new_name) or ()) - set(inside)
-        self._at_once(lambda member: self._copy(f"{name}/{member}", f"{new_name}/{member}"), inside)
-        self.remove_many([f"{new_name}/{member}" for member in stale])
-        self.remove_tree(name)
-
-    def _copy(self, name: str, new_name: str) -> None:
-        self._change(f"copying {name}", lambda: self.fs.cp_file(self._full(name), self._full(new_name)))
+        return [found[len(path) + 1 :] for found in paths if found != path]
 
     def remove(self, name: str) -> None:
         self._remove(name, lambda path: self.fs.rm_file(path))
@@ -374,7 +360,7 @@ class FileServer(ObjectStore):
                 self._put_folder(staged, temporary)
             else:
                 self._put(staged, temporary)
-            self.move(temporary, name)
+            self._move(temporary, name)
             remove(staged)
 
     def _temporary(self) -> str:
@@ -382,7 +368,7 @@ class FileServer(ObjectStore):
         self.create_folder(layout.TEMPORARY_FOLDER)
         return f"{layout.TEMPORARY_FOLDER}/upload-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
-    def move(self, name: str, new_name: str) -> None:
+    def _move(self, name: str, new_name: str) -> None:
         info = self._info(name)
         if info is None:
             raise FileNotFoundError(name)

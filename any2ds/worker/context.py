@@ -147,7 +147,6 @@ class StagedFiles:
         formats = [name for name in self._options.metadata_format if name != "parquet" or has_table]
         self._tables = {layout.metadata_name(shard_id, name): tables.WRITERS[name] for name in formats}
         self._own_table = layout.own_metadata_name(shard_id) if self._hides else None
-        self._stats = layout.stats_name(shard_id)
 
     @property
     def holds_metadata(self) -> bool:
@@ -183,16 +182,10 @@ class StagedFiles:
     def _own_path(self, name: str) -> Path:
         return self._folder / name.rpartition("/")[2]
 
-    def write_stats(self, stats: Mapping[str, object]) -> dict[str, Path]:
-        """The last one, which means `done`."""
-        staged = self._folder / self._stats
-        staged.write_bytes(stats_json(stats))
-        return {self._stats: staged}
-
     def discard(self) -> None:
         """Remove the files that are still there."""
         remove(self._data)
-        for name in (*self._sidecars, *self._tables, self._stats):
+        for name in (*self._sidecars, *self._tables):
             remove(self._folder / name)
         if self._own_table is not None:
             remove(self._own_path(self._own_table))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import Any
 
-from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, STATUS_OF_STAGE, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.members import Members
-from any2ds.core.metadata import STORED_BYTES, example_of
+from any2ds.core.metadata import example_of
 from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
-from any2ds.core.samples import first_of
 
 _FAILED = STATUS_OF_STAGE["fetch"]
 
@@ -80,27 +78,6 @@ class ShardStats:
         """A row was fetched, or its fetch has failed; `seconds` are 0 then."""
         self.attempts += attempts or 0
         self._seconds.append(seconds)
-
-    def add_metadata(
-        self, samples: Sequence[Mapping[str, Any]], url: Callable[[str], str | None], sizes: Sequence[int | None] = ()
-    ) -> None:
-        """A row and its files, by what the metadata say of its samples; `sizes` in bytes where they do not say it.
-        `url` gives what it has in a column."""
-        outcome = samples[first_of([fields.get("status") for fields in samples])]
-        status = outcome.get("status") or _FAILED
-        code = status if status in NO_FAILURES else outcome.get("error_code") or status
-        self.add_row(status, code)
-        self.add_members(outcome)
-        if status not in NO_FAILURES and code not in self.examples:
-            self.add_example(code, url(self.url_column(outcome)))
-        for fields, size in zip_longest(samples, sizes):
-            if fields.get("status") == SUCCESS:
-                stored = fields.get(STORED_BYTES.name)
-                known = fields.get("bytes") if stored is None else stored
-                self.add_file(fields.get("ext"), size if known is None else known)
-                if self._members is not None:
-                    for ext, member_size in self._members.stored(fields)[1:]:
-                        self.add_member(ext, member_size)
 
     def report(self, shard_id: int) -> ShardReport:
         """Of what was added so far; the shard ends now."""

@@ -36,7 +36,7 @@ from any2ds.storage.disk.staging import sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks, process_ids
 from any2ds.storage.lock.lock_file import Holder, LockFile, LockRef
-from any2ds.storage.patience import persist
+from any2ds.storage.patience import BRIEF, persist
 from any2ds.storage.stores import is_object_store
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ class _LeaseThread:
             self.acquired.set_result(None)
             self._renew()
         try:
-            lease.release()
+            persist(f"removing {lease.file.name}", lease.release, threading.Event(), BRIEF)
         except Exception as error:  # every file system has exceptions of its own
             log.log(level, "%s could not be removed: %s", lease.file.name, error_text(error))
 

@@ -117,6 +117,14 @@ class Layout:
         """The keys of a shard, by position."""
         return f"{self.shard_name(shard_id)}{{:0{self.position_digits}d}}".format
 
+    def place_of(self, key: str) -> tuple[int, int] | None:
+        """The shard and the position that `key` names; None for what is no key of a row."""
+        number, position = key[: -self.position_digits], key[-self.position_digits :]
+        if not (key.isascii() and number.isdecimal() and position.isdecimal()):
+            return None
+        place = int(number), int(position)
+        return place if self.key(*place) == key and place[1] < self.rows_per_shard else None
+
     def data_name(self, shard_id: int, extension: str | None) -> str | None:
         """The data file, by the `extension` that a writer declares: "" for a folder, None where there is no data."""
         return None if extension is None else f"{self.shard_name(shard_id)}.{extension}".rstrip(".")

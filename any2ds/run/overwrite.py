@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from any2ds.core import layout
@@ -66,8 +65,8 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
 
 
 def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], names_of: Layout) -> None:
-    own = re.compile(rf"{re.escape(folder)}\d{{{names_of.position_digits}}}\.[^/]+", re.ASCII)
-    foreign = [name for name in members if not own.fullmatch(name)]
+    """Refuse what is not named by a key of its shard, or, as in the shards of a retry, of one before it."""
+    foreign = [name for name in members if not _is_own(name, int(folder), names_of)]
     if foreign:
         shown = ", ".join(printable(name[:80]) for name in foreign[:_SHOWN])
         more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
@@ -75,3 +74,9 @@ def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], nam
             f"{output.url!r}: its folder {folder} holds what any2ds did not write ({shown}{more}): nothing was "
             "removed; move that away, or choose another output_folder"
         )
+
+
+def _is_own(name: str, shard_id: int, names_of: Layout) -> bool:
+    key, _, end = name.partition(".")
+    place = names_of.place_of(key)
+    return place is not None and place[0] <= shard_id and end != "" and "/" not in end

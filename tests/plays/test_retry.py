@@ -39,6 +39,18 @@ def test_what_is_recovered_has_the_key_of_its_row_in_each_format(output_format: 
     assert play.run("verify").exit_code == 0
 
 
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_overwrite_removes_the_shards_of_a_retry_too(output_format: str) -> None:
+    play = Play({"0.jpg": ["http_503", "ok"], "1.jpg": "ok"}, number_sample_per_shard=1, output_format=output_format)
+    play.run()
+    assert play.run("retry").shards == ["00000", "00001", "00002"]
+    outcome = play.run(incremental_mode="overwrite", number_sample_per_shard=2)
+    assert outcome.codes == {"success": 2}
+    assert outcome.shards == ["00000"]
+    assert [name for name in outcome.files if name.startswith("00") and not name.startswith("00000")] == []
+    assert play.run("verify").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("codes", "asked"),
     [

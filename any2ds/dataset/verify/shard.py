@@ -27,7 +27,6 @@ from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
-from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.on_disk import MOST_IN_MEMORY, held
@@ -269,7 +268,7 @@ class _ShardCheck:
         elif self._stats is not None and self._stats.replaces:
             self.result.retried = RetriedRows()
             for row in rows:
-                place = place_of(row.key, names)
+                place = names.place_of(row.key)
                 if place is None or place[0] >= shard_id:
                     self.findings.about("keys", row.key, "not the key of a row of an earlier shard")
                     continue
@@ -510,15 +509,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     """Whether its values are the same in Python and in JSON."""
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     return bool(is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
-
-
-def place_of(key: str, names: Layout) -> tuple[int, int] | None:
-    """Shard and position of the row with this key; None for what is no key of a row."""
-    number, position = key[: -names.position_digits], key[-names.position_digits :]
-    if not (key.isascii() and number.isdecimal() and position.isdecimal()):
-        return None
-    place = int(number), int(position)
-    return place if names.key(*place) == key and place[1] < names.rows_per_shard else None
 
 
 def _is_of_the_system(error: BaseException | None) -> bool:

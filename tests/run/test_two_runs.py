@@ -52,7 +52,8 @@ def expect_whole(out: Path) -> None:
     """Each row has one outcome, data and metadata are of the same making, and nothing else lies there."""
     shards = range(COUNT // 2)
     ends = (".parquet", ".tar", ".tar.idx", "_stats.json")
-    assert names(out) == [".any2ds/run", ".any2ds/shards"] + [f"{n:05d}{end}" for n in shards for end in ends]
+    own = [".any2ds/run", ".any2ds/segments", ".any2ds/shards"]
+    assert names(out) == own + [f"{n:05d}{end}" for n in shards for end in ends]
     for n in shards:
         rows = pq.read_table(out / f"{n:05d}.parquet").to_pylist()
         assert [row["key"] for row in rows] == [f"{n:05d}{position}" for position in range(2)]
@@ -70,7 +71,7 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_which_goes_on_unharmed
     with held(media, tmp_path) as server:
         first = begin(tmp_path)
         server.wait_for("7")
-        wait_until(lambda: {"00002_stats.json", ".any2ds/shards"} <= set(names(out)))
+        wait_until(lambda: {f"0000{n}_stats.json" for n in range(3)} <= set(names(out)))
         before = names(out)
         second = begin(tmp_path)
         _, said = second.communicate(timeout=LONG)

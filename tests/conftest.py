@@ -161,6 +161,15 @@ def s3_server() -> Iterator[None]:
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def new_bucket() -> Iterator[Callable[[], Any]]:
+    """Makes a `tests.support.s3.Bucket`."""
+    from tests.support.s3 import serve_buckets
+
+    with serve_buckets() as new:
+        yield new
+
+
 @pytest.fixture
 def fetched(tmp_path: Path) -> Callable[..., Any]:
     """`download` of rows into tmp_path / "out", in this process."""

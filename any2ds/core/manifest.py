@@ -283,6 +283,11 @@ class Manifest:
         """The segments of one list, in the order of its rows."""
         return tuple(each for each in self.segments if each.kind == "list" and each.list_number == list_number)
 
+    def with_segment(self, segment: Segment) -> Manifest:
+        """The manifest with a segment that is new, or in the place of the one with its number."""
+        segments = {each.number: each for each in (*self.segments, segment)}
+        return replace(self, segments=tuple(segments[number] for number in sorted(segments)))
+
     def segment_of(self, shard_id: int) -> Segment | None:
         """The segment that a shard is of."""
         begun = [each for each in self.segments if each.first_shard <= shard_id]

@@ -25,6 +25,7 @@ from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
+from any2ds.dataset.run_file import segment_files
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import similar_beside
@@ -234,7 +235,7 @@ class Dataset:
         if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            run = Manifest.parse(self.read(layout.RUN_FILE), self._segment_files())
+            run = Manifest.parse(self.read(layout.RUN_FILE), segment_files(self.folder))
             _ = run.layout  # raises ValueError if the options do not decide it
             formats = run.options.get("metadata_format") or []
             if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):
@@ -243,11 +244,6 @@ class Dataset:
         except Exception as error:
             self.run_problem = error_text(error)
             return None
-
-    def _segment_files(self) -> dict[str, bytes]:
-        """By name."""
-        names = [name for name in self.folder.names(layout.SEGMENTS_FOLDER) if not name.endswith(layout.SEGMENT_ROWS)]
-        return {name: self.read(f"{layout.SEGMENTS_FOLDER}/{name}") for name in names}
 
     def _has_own_stats(self) -> bool:
         """Whether the first readable stats are of any2ds."""

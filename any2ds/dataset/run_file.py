@@ -24,14 +24,15 @@ def read_manifest(output: OutputFolder) -> Manifest | None:
     """What the dataset in a folder says of itself; None if there is none. Raises OutputError if it cannot be read."""
     try:
         content = output.read(RUN_FILE)
-        return None if content is None else Manifest.parse(content, _segment_files(output))
+        return None if content is None else Manifest.parse(content, segment_files(output))
     except NotADirectoryError:
         raise OutputError(f"{output.url!r} is a file, not the folder of a dataset") from None
     except (OSError, ValueError) as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error_text(error)}") from error
 
 
-def _segment_files(output: OutputFolder) -> dict[str, bytes]:
+def segment_files(output: OutputFolder) -> dict[str, bytes]:
+    """What the files in `.any2ds/segments/` hold, by name. Raises OSError, or any exception of the file system."""
     names = [name for name in output.names(layout.SEGMENTS_FOLDER) if not name.endswith(layout.SEGMENT_ROWS)]
     contents = output.read_many([f"{layout.SEGMENTS_FOLDER}/{name}" for name in names])
     found = zip(names, (content for _, content in contents), strict=True)

@@ -34,22 +34,28 @@ class Cut:
         return urls_sha256(row_urls(batch, self.url_columns) for batch in self.batches)
 
     def job(self, schema: pa.Schema, settled: Mapping[int, str] | None = None) -> ShardJob:
-        """The job of its shard, with the columns of `schema`. The rows at the positions `settled` are not fetched, but
-        fail as is said there (SETTLED_COLUMN)."""
-        batches = list(self.batches)
-        if settled:
-            codes = pa.array([settled.get(position) for position in range(self.rows)], pa.string())
-            (rows,) = pa.Table.from_batches(_alike(batches, schema)).combine_chunks().to_batches()
-            batches = [rows.append_column(SETTLED_COLUMN, codes)]
-        return job_of(self.shard_id, batches, schema, self.fingerprint())
+        """The job of its shard: `job_of`."""
+        return job_of(self.shard_id, self.batches, schema, self.fingerprint(), settled)
 
 
-def job_of(shard_id: int, batches: Sequence[pa.RecordBatch], schema: pa.Schema, fingerprint: str) -> ShardJob:
-    """A job with the columns of `schema` and those of JOB_COLUMNS that a batch has."""
-    rows = _alike(batches, schema)
+def job_of(
+    shard_id: int,
+    batches: Sequence[pa.RecordBatch],
+    schema: pa.Schema,
+    fingerprint: str,
+    settled: Mapping[int, str] | None = None,
+) -> ShardJob:
+    """A job with the columns of `schema` and those of JOB_COLUMNS that a batch has.
+
+    The rows at the positions `settled`, from 0, are not fetched, but fail as is said there (SETTLED_COLUMN).
+    """
+    rows, count = _alike(batches, schema), sum(batch.num_rows for batch in batches)
+    if settled:
+        codes = pa.array([settled.get(position) for position in range(count)], pa.string())
+        rows = pa.Table.from_batches(rows).append_column(SETTLED_COLUMN, codes).to_batches()
     size = sum(batch.nbytes for batch in rows)
     serial = serialized(rows, rows[0].schema, size)
-    return ShardJob(shard_id, serial, sum(batch.num_rows for batch in rows), size=size, fingerprint=fingerprint)
+    return ShardJob(shard_id, serial, count, size=size, fingerprint=fingerprint)
 
 
 def _alike(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:

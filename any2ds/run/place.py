@@ -47,9 +47,12 @@ class Place:
         """The segment of the list that has a shard; None if it is to be begun."""
         return next((part for part in self.parts if _has(part, shard_id)), None)
 
-    def of_list(self, shards: Iterable[int]) -> frozenset[int]:
-        """Those of `shards` that are of the list."""
-        return frozenset(shard_id for shard_id in shards if self.part_of(shard_id) is not None)
+    @property
+    def finished_of_list(self) -> frozenset[int]:
+        """The finished shards that are of the list."""
+        behind = max(self.finished, default=-1) + 1  # all of them
+        spans = [range(part.first_shard, behind if part.end is None else part.end) for part in self.parts]
+        return frozenset().union(*map(self.finished.intersection, spans))
 
     def divided(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the list, with an empty batch at the end of each segment, where a shard ends too."""
@@ -73,11 +76,9 @@ class Place:
             yield replace(cut, shard_id=self.shard_at(cut.shard_id))
 
     def with_segment(self, segment: Segment) -> Place:
-        """The same with a segment of the list that is new, or has an end now."""
-        others = [each for each in self.manifest.segments if each.number != segment.number]
-        segments = sorted([*others, segment], key=lambda each: each.number)
-        parts = sorted([*(p for p in self.parts if p.number != segment.number), segment], key=lambda p: p.number)
-        return replace(self, manifest=replace(self.manifest, segments=tuple(segments)), parts=tuple(parts))
+        """The place when a segment of the list is new, or has an end now."""
+        manifest = self.manifest.with_segment(segment)
+        return replace(self, manifest=manifest, parts=manifest.parts_of(segment.list_number))
 
 
 def _has(part: Segment, shard_id: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -21,8 +20,6 @@ from any2ds.run.ranks import rank_of
 from any2ds.run.retried import RetriedRows
 from any2ds.storage.folders import OutputFolder
 
-log = logging.getLogger(__name__)
-
 _MOST_HELD = 64 << 20  # bytes of rows that wait until the finished shards after them are compared
 
 
@@ -32,7 +29,7 @@ class ShardPlan:
     def __init__(self, config: Config, source: Source, output: OutputFolder, place: Place) -> None:
         self.output = output
         self.finished = place.finished  # shards of all lists
-        self.shards = set(place.of_list(place.finished))  # the finished shards of the list
+        self.shards = set(place.finished_of_list)  # the finished shards of the list
         self.skipped = 0  # shards that came by and were finished
         self._config, self._source, self._place = config, source, place
         self._limit, self._rank = config.input.limit, rank_of(config.share)
@@ -174,7 +171,7 @@ class ShardPlan:
         """The rows of a shard that a retry has taken over, when the shard was there before."""
         part = self._place.part_of(cut.shard_id)
         keys = map(self._layout.keys(cut.shard_id), range(cut.rows))
-        return {} if part is None else self._retried.taken_from(part.number, list(keys))
+        return {} if part is None else self._retried.taken_from(part.number, keys)
 
     def _compared(self, jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
         """The jobs, each once the finished shards after it were compared. No more than 64 MiB of rows wait for that."""

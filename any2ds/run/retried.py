@@ -7,7 +7,7 @@ that has its key.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -52,12 +52,12 @@ class RetriedRows:
                 found.append((segment.number, file.read(columns)))
         return found
 
-    def taken_from(self, number: int, keys: Sequence[str]) -> dict[int, str]:
+    def taken_from(self, number: int, keys: Iterable[str]) -> dict[int, str]:
         """Place in `keys`, of rows of segment `number` -> how a row had failed there that a retry has taken over."""
         if not any(each.number > number for each in self._retries):
             return {}
         found: dict[int, str] = {}
-        wanted = pa.array(keys, pa.string())
+        wanted = pa.array(list(keys), pa.string())
         for later, rows in self._lists:
             if later > number:
                 places = pc.index_in(rows[KEY_COLUMN], value_set=wanted).to_pylist()

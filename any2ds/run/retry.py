@@ -19,7 +19,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, MissingExtra, OptionError, OutputError, shard_count
 from any2ds.core.manifest import URLS, Beginning, Ending, Manifest, Segment, row_urls, urls_sha256, with_versions
 from any2ds.core.reports import RunReport
-from any2ds.core.rows import JOB_COLUMNS, KEY_COLUMN, SETTLED_COLUMN, ShardJob
+from any2ds.core.rows import JOB_COLUMNS, KEY_COLUMN, ShardJob
 from any2ds.dataset.own_code import is_own
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import begin_segment, manifest_of, options_in, warn_of_versions
@@ -98,20 +98,18 @@ class RetryPlan:
         damaged: Sequence[tuple[int, str]] = (),
     ) -> None:
         """`damaged` are shards whose failed rows are unknown, and why."""
-        self._output, self._segments, self._damaged = output, segments, damaged
+        self._output, self._damaged = output, damaged
         self._url_columns = url_columns
         self._retried = RetriedRows(output, manifest)
-        self._rows_per_shard = manifest.layout.rows_per_shard
         self.finished = output.finished_shards()
         self.shards: Collection[int] = self.finished
         self.skipped = 0
+        spans = [(each, range(each.first_shard, each.end or each.first_shard)) for each in segments]
+        # Segment and number of each shard to make.
+        self._missing = [(each, shard_id) for each, span in spans for shard_id in span if shard_id not in self.finished]
+        rows_per_shard = manifest.layout.rows_per_shard
+        self._rows = sum(segment.rows_in(shard_id, rows_per_shard) or 0 for segment, shard_id in self._missing)
         self._planned = 0  # rows
-
-    @property
-    def _missing(self) -> list[tuple[Segment, int]]:
-        """Segment and number of each shard to make."""
-        spans = [(each, range(each.first_shard, each.end or each.first_shard)) for each in self._segments]
-        return [(each, shard_id) for each, span in spans for shard_id in span if shard_id not in self.finished]
 
     def jobs(self) -> Iterator[ShardJob]:
         """Raises DamagedShard at the end if there are damaged shards; these are left as they are."""
@@ -120,13 +118,10 @@ class RetryPlan:
                 rows = file.read_row_group(shard_id - segment.first_shard)
             self._planned += rows.num_rows
             settled = self._retried.taken_from(segment.number, rows[KEY_COLUMN].to_pylist())
-            if settled:
-                codes = pa.array([settled.get(position) for position in range(rows.num_rows)], pa.string())
-                rows = rows.append_column(SETTLED_COLUMN, codes)
             batches = rows.combine_chunks().to_batches()
             schema = pa.schema([field for field in rows.schema if field.name not in JOB_COLUMNS])
             fingerprint = urls_sha256(row_urls(batch, self._url_columns) for batch in batches)
-            yield job_of(shard_id, batches, schema, fingerprint)
+            yield job_of(shard_id, batches, schema, fingerprint, settled)
         if self._damaged:
             first, why = self._damaged[0]
             count = shard_count(len(self._damaged), "was", "were")
@@ -134,8 +129,7 @@ class RetryPlan:
 
     def outlook(self) -> Outlook:
         """How much there is to do. Called from any thread."""
-        rows = sum(segment.rows_in(shard_id, self._rows_per_shard) or 0 for segment, shard_id in self._missing)
-        return Outlook(rows, self._planned)
+        return Outlook(self._rows, self._planned)
 
 
 def _planned(
@@ -178,7 +172,7 @@ def _planned(
     steps = step_records(media)
     segment = Segment(number, end, (), Beginning(0, ""), "retry", list_number=number, steps=steps, ending=ending)
     begin_segment(output, segment)
-    manifest = replace(manifest, segments=(*manifest.segments, segment))
+    manifest = manifest.with_segment(segment)
     return RetryPlan(output, manifest, (segment,), url_columns, failed.damaged)
 
 

@@ -95,19 +95,18 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
     own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
     refuse_users_files(output, names, own, new, before.end if before is not None else None)
     finder = _Finder(config, source, output, finished)
+    output.create()
     if before is not None and (is_overwriting or finder.may_begin_anew(before, now)):
-        output.create()
         overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.input_files)
         names, before, finder = output.names(), None, _Finder(config, source, output, frozenset())
     if before is None:
-        output.create()
         before = _begin(output, now)
     place = finder.find(before, now)
     return _without_broken_shards(config, output, place, names, finder.unreadable)
 
 
 def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options of a run that `.any2ds/run` records."""
+    """The options of a run that `.any2ds/run` records."""
     deciding = {name: options[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
@@ -117,7 +116,7 @@ def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step_names(steps: Sequence[Any]) -> list[str] | None:
-    """Those of the user's steps, if there are any."""
+    """The names of the user's steps, if there are any."""
     if not steps:
         return None
     from any2ds.transforms.steps.user import name_of
@@ -151,7 +150,7 @@ def _without_broken_shards(
     Of a list that was not compared, the statistics of the last shard are read: a power failure may have damaged it.
     Their statistics are removed before: they never lie beside the data of another shard.
     """
-    names_of, own = config.output.layout, place.of_list(place.finished)
+    names_of, own = config.output.layout, place.finished_of_list
     lost = lost_files(output, config.output, place.finished, names)
     reasons = {n: f"shard {n} has lost {name}" for n, name in lost.items() if n in own}
     if own and not unreadable and read_stats(output, names_of, [last := max(own)])[last] is None:
@@ -197,7 +196,8 @@ class _Finder:
 
     def find(self, manifest: Manifest, now: Manifest) -> Place:
         """The place of the list, which is recorded if it is a new one. `now` is how the run makes shards."""
-        if (changed := changed_options(manifest, now)) and self._is_rank:
+        changed = changed_options(manifest, now)
+        if changed and self._is_rank:
             raise OutputError(
                 f"{self._output.url!r} is being made by others with other options ({'; '.join(changed)}): give each "
                 "the same, choose another output_folder, or remove this one when no rank is at work"
@@ -248,9 +248,8 @@ class _Finder:
         number = len(manifest.segments)
         steps = now.first_steps if manifest.segments else ()
         segment = Segment(number, first_shard, self._files, beginning, "list", cut, number, steps=steps)
-        self._output.create()
         begin_segment(self._output, segment)
-        return Place(replace(manifest, segments=(*manifest.segments, segment)), (segment,), self._finished)
+        return Place(manifest.with_segment(segment), (segment,), self._finished)
 
     # --- which list it is ---
 
@@ -290,7 +289,7 @@ class _Finder:
     def _compared(self, place: Place) -> Place:
         """The place after the list was compared, or with a comparison to do while planning. Raises Difference."""
         names, first = place.manifest.layout, place.parts[0]
-        own = place.of_list(place.finished)
+        own = place.finished_of_list
         stats = read_stats(self._output, names, own)
         known = {shard_id: found for shard_id, found in stats.items() if found is not None}
         self.unreadable = sorted(stats.keys() - known.keys())

@@ -21,7 +21,6 @@ import orjson
 import pyarrow as pa
 import pytest
 from aiohttp import ClientTimeout
-from s3fs import S3FileSystem
 
 import any2ds
 from any2ds import download
@@ -30,7 +29,7 @@ from any2ds.dataset.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import serve
-from tests.support.s3 import Bucket, serve_buckets
+from tests.support.s3 import Bucket, enter
 from tests.support.smalldisk import small_disk
 
 ANSWERS = [
@@ -80,19 +79,11 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def new_bucket() -> Iterator[Callable[[], Bucket]]:
-    with serve_buckets() as new:
-        yield new
-
-
 @pytest.fixture
 def bucket(new_bucket: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) -> Bucket:
     made = new_bucket()
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    S3FileSystem.clear_instance_cache()
+    enter(made, monkeypatch)
     return made
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from s3fs import S3FileSystem
 
 from any2ds.core import layout
 from any2ds.fetch import overtime
@@ -16,7 +15,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores
 from any2ds.testing.processes import wait_until
-from tests.support.s3 import Bucket, serve_buckets
+from tests.support.s3 import Bucket, enter, serve_buckets
 
 Places = Callable[[], OutputFolder]
 
@@ -29,9 +28,7 @@ def places(url: str) -> Places:
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     with serve_buckets() as new_bucket:
         found = new_bucket()
-        for name, value in found.environment.items():
-            monkeypatch.setenv(name, value)
-        S3FileSystem.clear_instance_cache()  # those of other tests know another server
+        enter(found, monkeypatch)
         yield found
 
 

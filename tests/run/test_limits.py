@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from s3fs import S3FileSystem
 
 from any2ds import download
 from any2ds.core.metrics import Snapshot, Verdict
@@ -20,7 +19,7 @@ from any2ds.testing.server import Server, serve
 from any2ds.transforms import pipeline
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 from tests.support.dns import serve_dns
-from tests.support.s3 import serve_buckets
+from tests.support.s3 import enter, serve_buckets
 
 BODY = b"some text, and more of it\n" * 400
 
@@ -141,9 +140,7 @@ def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_buckets() as new_bucket, ExitStack() as stack:
         bucket = new_bucket()
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        S3FileSystem.clear_instance_cache()  # those of other tests know another server
+        enter(bucket, monkeypatch)
         stack.enter_context(bucket.slow("PUT", 0.08))
         verdict = runs.limit(runs.urls("a.txt", 45), output_folder=bucket.url, number_sample_per_shard=5)
     assert verdict.limit == "store"

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import s3fs
 
 from any2ds import download
 from any2ds.config.options import Config
@@ -28,13 +27,13 @@ from any2ds.readers.plan import cuts
 from any2ds.run.ranks import Rank, joined
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock
-from any2ds.storage.lock.lock_file import Holder
+from any2ds.storage.lock.lock_file import Holder, LockFile
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, locked
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
 from tests.support.jobs import plan
-from tests.support.s3 import Bucket, serve_buckets
+from tests.support.s3 import Bucket, enter
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=0.3, orphans=0.3, refusal=0.0, trust=0.0)
 HASTY = replace(QUICK, stale=0.3)
@@ -58,15 +57,16 @@ def put(out: OutputFolder, content: bytes, name: str = LOCK) -> None:
 
 @contextmanager
 def beating(out: OutputFolder, name: str = LOCK) -> Iterator[None]:
-    """A run elsewhere that shows signs of life."""
+    """A run elsewhere that shows signs of life, in a file that is never seen empty."""
     stop = threading.Event()
     put(out, ELSEWHERE.to_bytes(), name)
+    file = LockFile(out, name)
 
     def beat() -> None:
         count = 0
         while not stop.wait(0.1):
             count += 1
-            put(out, replace(ELSEWHERE, beat=count).to_bytes(), name)
+            file.write(replace(ELSEWHERE, beat=count), file.version())
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -77,18 +77,10 @@ def beating(out: OutputFolder, name: str = LOCK) -> Iterator[None]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def new_bucket() -> Iterator[Callable[[], Bucket]]:
-    with serve_buckets() as new:
-        yield new
-
-
 @pytest.fixture
 def bucket(new_bucket: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) -> Bucket:
     bucket = new_bucket()
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
+    enter(bucket, monkeypatch)
     return bucket
 
 

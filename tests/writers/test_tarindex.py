@@ -129,7 +129,7 @@ class TestShards:
 
     def test_of_shards_of_a_retry_too(self, dataset: Path) -> None:
         tars = sorted(dataset.glob("*.tar"))
-        assert [len(offsets(path)) for path in tars][:1] == [5]
+        assert [len(offsets(path)) for path in tars] == [5, 3, 3]
         for path in tars:
             assert index_of(path) == path.with_name(f"{path.name}.idx").read_bytes()
         assert b"late" * 500 in sample(tars[-1], 0).values()

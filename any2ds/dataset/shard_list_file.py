@@ -147,7 +147,7 @@ class ShardListFile:
         return tfds.files(entries, self._options, self._schema(entries[-1].shard_id))
 
     def _schema(self, shard_id: int) -> pa.Schema | None:
-        """That of the metadata of a shard."""
+        """The columns of a shard's metadata."""
         with contextlib.suppress(Exception):  # of any file system, and of Arrow: whoever needs it does without
             with self._output.open(self._names.metadata_name(shard_id)) as stream:
                 schema = pq.read_schema(stream)

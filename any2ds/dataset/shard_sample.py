@@ -93,7 +93,7 @@ class ShardSample:
 
     @classmethod
     def listed(cls, dataset: Dataset, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
-        """Of a dataset whose folder was listed, so that what is missing is known."""
+        """A sample of a dataset whose folder was listed, so that what is missing is known."""
         finished, chance = dataset.shards.finished(), random.Random(seed)
         names, count = dataset.layout, len(finished)
         sample = cls(

@@ -77,7 +77,7 @@ class Summary:
     output_format: str | None
     any2ds: str  # version that gathered it
     gathered: float  # Unix seconds
-    # Of the whole dataset:
+    # The whole dataset:
     shards: int  # finished
     missing: tuple[int, ...]  # shards that are not there; empty where the folder was not listed, as for the report
     unfinished: int  # shards that have files, but no statistics; the same

@@ -142,7 +142,7 @@ class MetadataSums:
                 return
 
     def distribution(self, name: str) -> Distribution:
-        """Of `size`, `width`, `height` or `duration`."""
+        """How the values of `size`, `width`, `height` or `duration` are spread."""
         values = pa.chunked_array(self._values[name], pa.float64())
         if not len(values):
             return Distribution()

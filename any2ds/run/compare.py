@@ -126,7 +126,7 @@ def way_back(before: Manifest, now: Manifest) -> str:
 
 def _other_options(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
     """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
-    # Of an option that came later, the dataset was made with what is its default now.
+    # A dataset from before an option was added was made with what is its default now.
     options = {**_defaults(None), **before.options}
     others = {
         name: (options.get(name), value)

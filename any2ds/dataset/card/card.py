@@ -265,7 +265,7 @@ def _features(recipe: RecipeFile) -> dict[str, tuple[str, str]]:
 
 
 def _samples(found: Summary) -> int:
-    """Of the dataset, or of the shards that were read where nobody has counted all."""
+    """Samples of the dataset, or of the shards that were read where nobody has counted all."""
     return found.successes if found.samples is None else found.samples
 
 

@@ -328,7 +328,7 @@ class _ShardCheck:
                 self._check_sidecars(name)
 
     def _check_sidecars(self, data: str) -> None:
-        """They must be the same as those made from the data now."""
+        """Extra files must be the same as those made from the data now."""
         sidecars = self._writer.sidecars if self._writer is not None else ()
         present = {end: name for name in self._files.extra_files for end in sidecars if name.endswith(end)}
         if not present:

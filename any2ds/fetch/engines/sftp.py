@@ -59,7 +59,7 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
 
     @property
     def connection(self) -> socket.socket:
-        """Whoever cuts it ends whatever the session waits for."""
+        """The session's socket: whoever shuts it down ends whatever the session waits for."""
         cuttable: socket.socket = self.client.get_transport().sock
         return cuttable
 

@@ -37,7 +37,7 @@ def live(facts: Facts, columns: int) -> list[Text]:
 
 
 def plain(facts: Facts) -> str:
-    """The same in one line."""
+    """The facts in one line."""
     done = [] if facts["share"] is None else [f" ({percent(facts['share'], 1)})"]
     head = f"{duration(facts['seconds'])}: {_rows(facts)}{''.join(done)}"
     figures = [head, *_time_left(facts), *_rates(facts), *_transfers(facts), *_state(facts)]

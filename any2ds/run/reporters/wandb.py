@@ -59,7 +59,7 @@ class Saved:
 
     @classmethod
     def of(cls, content: bytes | None) -> Saved:
-        """Of a new run there if there is no such file, or if it cannot be read."""
+        """What a file says; a new run there if there is no such file, or if it cannot be read."""
         if content is not None:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 found = orjson.loads(content)

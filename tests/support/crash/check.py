@@ -61,7 +61,7 @@ class Expected:
         return -(-len(self.rows) // self.rows_per_shard)
 
     def at(self, folder: Path) -> Expected:
-        """The same with the shards that the segments in a folder tell of."""
+        """These rows with the shards that the segments in a folder tell of."""
         return replace(self, of_shards=dict(_shards_of(folder, self)))
 
     def of_shard(self, shard: int) -> Sequence[Row]:

@@ -436,8 +436,8 @@ def _path_of_file_lock(output: OutputFolder, name: str) -> Path:
         refuse_link(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-    # This lock holds for this machine and user only, but it answers at once. In a folder that is not ours alone there is
-    # none: another run would not see a fresh one.
+    # This lock holds for this machine and user only, but it answers at once. A folder that is not ours alone has none, as
+    # another run would not see a fresh one.
     folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -436,7 +436,7 @@ def _path_of_file_lock(output: OutputFolder, name: str) -> Path:
         refuse_link(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-    # This lock holds for this machine and user only, but it answers at once. A folder that is not ours alone has none, as
+    # This lock holds for this machine and user only, but it answers at once. A folder that is not ours alone has none:
     # another run would not see a fresh one.
     folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
     with contextlib.suppress(OSError):

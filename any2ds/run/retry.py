@@ -104,16 +104,16 @@ class RetryPlan:
         self.finished = output.finished_shards()
         self.shards: Collection[int] = self.finished
         self.skipped = 0
-        spans = [(each, range(each.first_shard, each.end or each.first_shard)) for each in segments]
-        # Segment and number of each shard to make.
-        self._missing = [(each, shard_id) for each, span in spans for shard_id in span if shard_id not in self.finished]
+        self._spans = [(each, range(each.first_shard, each.end or 0)) for each in segments]
         rows_per_shard = manifest.layout.rows_per_shard
-        self._rows = sum(segment.rows_in(shard_id, rows_per_shard) or 0 for segment, shard_id in self._missing)
+        done = (each.rows_in(n, rows_per_shard) or 0 for each, span in self._spans for n in self.finished if n in span)
+        self._rows = sum(each.rows or 0 for each in segments) - sum(done)
         self._planned = 0  # rows
 
     def jobs(self) -> Iterator[ShardJob]:
         """Raises DamagedShard at the end if there are damaged shards; these are left as they are."""
-        for segment, shard_id in self._missing:
+        missing = ((each, n) for each, span in self._spans for n in span if n not in self.finished)
+        for segment, shard_id in missing:
             with rows_of(self._output, segment) as file:
                 rows = file.read_row_group(shard_id - segment.first_shard)
             self._planned += rows.num_rows
@@ -156,7 +156,7 @@ def _planned(
     if any(n not in finished for each in retries for n in range(each.first_shard, each.end or 0)):
         log.info("going on with the retry that was interrupted")
         return RetryPlan(output, manifest, retries, url_columns)
-    if missing := sum(n not in finished for n in range(end)):
+    if missing := end - sum(n < end for n in finished):
         log.warning(
             "%s: run the original download command to complete them", shard_count(missing, "is not finished", "are not")
         )

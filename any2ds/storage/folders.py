@@ -65,6 +65,7 @@ class OutputFolder:
         self._stop = threading.Event()
         # Asked before anything is published or removed; raises if it may not be.
         self.guard: Callable[[], object] = lambda: None
+        self.heeds_conditions = self.is_local  # or known, since the store has refused what it should
         self._room: Room = RemoteSpace(url)
         self._store: LocalStore | ObjectStore
         if self.is_local:
@@ -225,6 +226,8 @@ class OutputFolder:
         raises.
         """
         self.guard()
+        if not self.heeds_conditions and self.read(name) is not None:
+            return False
         with self._room.watched():
             return self._store.put_if_absent(name, data)
 

@@ -148,9 +148,6 @@ class ObjectStore:
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Looks first: some stores take no notice of the condition, and would write over what is there."""
-        if self.read(name) is not None:
-            return False
         path = self._full(name)
         try:
             self._change(
@@ -347,8 +344,6 @@ class FileServer(ObjectStore):
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Servers know no condition: of two at once the last one has made it."""
-        if self.read(name) is not None:
-            return False
         self.write(name, data)
         return self.read(name) == data
 

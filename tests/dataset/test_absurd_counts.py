@@ -12,6 +12,7 @@ from any2ds.core.errors import Any2dsError
 from any2ds.core.layout import RUN_FILE
 from any2ds.core.stats import Stats
 
+SEGMENT = ".any2ds/segments/0000"
 NO_COUNTS = [-1, 1.5, 10**19, 10**400, 1e300, "x", "9" * 400, [], {}, True]
 
 
@@ -30,10 +31,10 @@ def dataset(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "out"))
 
 
-def write_run(dataset: Path, **changes: Any) -> None:
-    run = json.loads((dataset / RUN_FILE).read_text())
-    run["lists"][0] |= changes
-    (dataset / RUN_FILE).write_text(json.dumps(run))
+def write_segment(dataset: Path, **changes: Any) -> None:
+    for path in (dataset / SEGMENT, dataset / f"{SEGMENT}.end"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {name: changes[name] for name in content.keys() & changes.keys()}))
 
 
 def commands(dataset: Path) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def commands(dataset: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("change", [{"shards": 10**12}, {"first_shard": 10**12}, {"rows": 10**12, "shards": 10**9}])
 def test_more_shards_than_a_disk_can_hold(change: dict[str, int], dataset: Path) -> None:
-    write_run(dataset, **change)
+    write_segment(dataset, **change)
     found = commands(dataset)
     assert not found["inspect"].problems
     assert 0 < len(found["inspect"].missing) < 1_000_000
@@ -73,7 +74,7 @@ def test_a_shard_whose_name_is_all_nines(digits: int, dataset: Path) -> None:
 @pytest.mark.parametrize("name", ["rows", "shards", "first_shard", "limit"])
 def test_a_value_of_a_run_file_that_is_no_count_is_named(name: str, dataset: Path) -> None:
     for value in NO_COUNTS:
-        write_run(dataset, **{name: value})
+        write_segment(dataset, **{name: value})
         (problem,) = [found for found in any2ds.inspect(dataset).problems if RUN_FILE in found]
         assert "no count" in problem or "infinity" in problem
         assert len(problem) < 300

@@ -87,10 +87,10 @@ def test_what_is_missing_or_broken_is_told_and_the_rest_is_shown(out: Path) -> N
         (out / file).unlink()
     (out / "00000_stats.json").write_text("{")
     (out / "00002.parquet").write_text("no")
-    run = json.loads((out / ".any2ds/run").read_text())
+    segment, end = out / ".any2ds/segments/0000", out / ".any2ds/segments/0000.end"
     file = {"name": "https://u:secret@host/urls.txt", "size": None, "version": None}
-    run["lists"][0] |= {"rows": 18, "shards": 5, "files": [file]}
-    (out / ".any2ds/run").write_text(json.dumps(run))
+    segment.write_text(json.dumps(json.loads(segment.read_text()) | {"files": [file]}))
+    end.write_text(json.dumps(json.loads(end.read_text()) | {"rows": 18, "shards": 5}))
     found = inspect(out)
     assert (found.shards, found.missing, found.rows, found.coverage.rows_of_stats) == (2, (1, 3, 4), None, 2)
     assert len(found.problems) == 2

@@ -235,6 +235,7 @@ class _Lease:
             elif before is not None:
                 log.info("taking over from a run that is dead: %s", before)
         self._is_guarded = self.file.is_guarded(replace(self.holder, beat=-1))
+        self._output.heeds_conditions |= self._is_guarded
         if not (self._is_guarded or (self._output.is_local and self._file_lock is not None and not was_watched)):
             wait = self.intervals.settle
             log.info("%s has no conditional writes: looking out for a second run for %.0f s", self.file.folder, wait)

@@ -33,8 +33,10 @@ one shard travels as a `reports.ShardError`.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +47,9 @@ from any2ds.core.text import size
 _NAMES_SHOWN = 20
 _NEARLY_FULL = 64 << 20  # bytes free with which a disk may be called full: some keep a part to themselves
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL_WINDOWS = {39, 112}  # ERROR_HANDLE_DISK_FULL, ERROR_DISK_FULL
+_MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # some errors of pyarrow have only a message
 
 # Only the end of the scheme: what begins at each letter of a long word would take time that is quadratic in its length.
 _CREDENTIALS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^/?#\s]*@")
@@ -314,6 +319,24 @@ class DiskFull(RunError):
             f"{what}. Make room there{way_out}; then run the same command again: finished shards are kept, "
             "and it goes on with the others"
         )
+
+
+def is_full(error: BaseException | None, worded: type[BaseException] = BaseException) -> bool:
+    """Whether this error, or a cause of it, means that a disk or a quota has no room.
+
+    `worded`: errors whose message counts; messages of other code may quote what they were reading.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, DiskFull):
+            return True
+        if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
+            return True
+        if isinstance(error, worded) and any(message in said_by(error) for message in _MESSAGES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 ENDS_THE_RUN = (BrokenStep, DiskFull, LockLost, NetworkDown, UnfitWorker)

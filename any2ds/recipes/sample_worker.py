@@ -24,7 +24,7 @@ from any2ds.config.media import MediaOptions
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.core import plugins
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import error_text
+from any2ds.core.errors import error_text, is_full
 from any2ds.core.failures import SUCCESS
 from any2ds.core.filetypes import UNKNOWN_EXT, recognize_file
 from any2ds.core.metadata import OUTCOME_FIELDS, STORED_BYTES, STORED_CRC32
@@ -36,7 +36,6 @@ from any2ds.core.stats import as_written
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features
 from any2ds.recipes.spool import KEY, ShardRows, pieces_of
-from any2ds.storage.disk.space import is_full
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, stats_json

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from any2ds.core.errors import error_text
-from any2ds.storage.disk.space import is_full
+from any2ds.core.errors import error_text, is_full
 
 log = logging.getLogger(__name__)
 

@@ -25,13 +25,13 @@ from any2ds.core.errors import (
     NotDecodable,
     OptionError,
     WrongResult,
+    is_full,
     redacted,
     said_by,
 )
 from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
-from any2ds.storage.disk.space import is_full
 from any2ds.transforms.contract import OF_THE_RUN, STEPS, BatchTransform, Rejected
 
 log = logging.getLogger(__name__)

@@ -16,12 +16,11 @@ from concurrent.futures import wait as wait_for
 from itertools import islice
 
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import DiskFull, error_text
+from any2ds.core.errors import DiskFull, error_text, is_full
 from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Samples, code_of, outcome_of, release
 from any2ds.core.stats import as_written
-from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
 from any2ds.worker.rows import ShardRows

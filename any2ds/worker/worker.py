@@ -24,7 +24,7 @@ import pyarrow as pa
 from any2ds.config.media import MediaOptions, TransformLimits
 from any2ds.config.options import Config, FetchOptions, OutputOptions, StorageOptions
 from any2ds.core import plugins
-from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
+from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError, is_full
 from any2ds.core.failures import Failure
 from any2ds.core.manifest import with_versions
 from any2ds.core.processes import open_files
@@ -166,7 +166,6 @@ class ShardWorker:
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         from any2ds.core.bodies.buffer import Buffer
-        from any2ds.storage.disk.space import is_full
         from any2ds.storage.disk.staging import staging
         from any2ds.storage.lock.run_lock import working
         from any2ds.worker.context import ShardContext

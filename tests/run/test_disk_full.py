@@ -14,9 +14,9 @@ import pytest
 
 from any2ds import download
 from any2ds.cli import run
-from any2ds.core.errors import DiskFull
+from any2ds.core.errors import DiskFull, is_full
 from any2ds.core.plugins import load
-from any2ds.storage.disk.space import Room, is_full
+from any2ds.storage.disk.space import Room
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 from tests.support.smalldisk import SmallDisk, small_disk

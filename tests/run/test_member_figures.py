@@ -41,7 +41,8 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
     assert len(hosts) == 1
     assert ">4<" in hosts[0]
     assert ">19<" in hosts[0]  # of the URLs, of which one is blank
-    assert inspect(str(folder)).mime_types == {"application/octet-stream": 15}  # nine images, six masks
+    types = inspect(str(folder)).types
+    assert {name: each.files for name, each in types.items()} == {"application/octet-stream": 15}  # 9 images, 6 masks
     card(str(folder))
     shown = (folder / "README.md").read_text(encoding="utf-8")
     assert "| mask | 6 | 3 | 1 | http" in shown

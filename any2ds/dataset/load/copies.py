@@ -11,10 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.core.errors import DamagedShard, access_text, error_text
+from any2ds.core.errors import DamagedShard, access_text, error_text, is_full
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
-from any2ds.storage.disk.space import is_full
 from any2ds.storage.reading import patiently, version_of
 from any2ds.storage.stores import protocols, server_of
 

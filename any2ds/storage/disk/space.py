@@ -1,41 +1,18 @@
-"""Room on disks: how much there is, how much is to stay free, and recognising a full disk."""
+"""Room on disks: how much there is, how much is to stay free, and saying that a disk is full."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from any2ds.core.errors import DiskFull, said_by
+from any2ds.core.errors import DiskFull, is_full
 
 # Enough to finish shards that are complete, and for other programs that write there, while somebody makes room.
 LEAST_FREE = 256 << 20  # bytes
 _LEAST_SHARE = 50  # of small disks, one part in so many
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FULL_WINDOWS = {39, 112}  # ERROR_HANDLE_DISK_FULL, ERROR_DISK_FULL
-_MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # some errors of pyarrow have only a message
-
-
-def is_full(error: BaseException | None, worded: type[BaseException] = BaseException) -> bool:
-    """Whether this error, or a cause of it, means that a disk or a quota has no room.
-
-    `worded`: errors whose message counts; messages of other code may quote what they were reading.
-    """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, DiskFull):
-            return True
-        if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
-            return True
-        if isinstance(error, worded) and any(message in said_by(error) for message in _MESSAGES):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class Room:

@@ -130,6 +130,7 @@ def locked(
         if not is_alone:  # keep out runs that want the folder for themselves
             with _cannot_be_written(output):
                 stack.enter_context(_state_folder(output))
+                stack.callback(_remove_small_files, output)
                 if (shared := _file_lock(output, layout.LOCK_FILE, intervals, shared=True)) is not None:
                     stack.callback(shared.release)
         lock = stack.enter_context(held(output, name, command, intervals=intervals))
@@ -403,6 +404,16 @@ def _remove_own(output: OutputFolder, lock_file: str) -> None:
     if is_alone:
         shutil.rmtree(Path(output.path) / layout.OVERTIME_FOLDER, ignore_errors=True)
         output.remove_folder_if_empty(layout.WORK_FOLDER)
+
+
+def _remove_small_files(output: OutputFolder) -> None:
+    """Remove the small files that killed runs were about to rename, if no other run is at work in the folder."""
+    with contextlib.suppress(OSError, NoLocks):
+        if not output.is_local or any(map(layout.member_of, _state_files(output))):
+            return
+        if (file_lock := _acquire(output, layout.LOCK_FILE)) is not None:
+            shutil.rmtree(Path(output.path) / layout.TEMPORARY_FOLDER, ignore_errors=True)
+            file_lock.release()
 
 
 def _file_lock(output: OutputFolder, name: str, intervals: Intervals, shared: bool = False) -> FileLock | None:

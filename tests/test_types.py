@@ -29,7 +29,7 @@ any2ds.download(url_list=["http://127.0.0.1/a"], transform=[str, "module:functio
 any2ds.download("urls.txt", preset="img2dataset", image_size=256, metadata_format="parquet,csv", headers={"A": "b"})
 any2ds.retry("out", codes=["http_404"], retries=2)
 fine: bool = any2ds.verify("out", sample=0.01).ok
-total: int = any2ds.inspect("out").rows
+total: int | None = any2ds.inspect("out").rows
 any2ds.report("out", format="json", output="-")
 any2ds.card("out", license="mit")
 dataset = any2ds.load(Path("out"), split="train[:80%]", where="bytes >= 100", columns=["data"], decode=True)

@@ -26,7 +26,8 @@ URLS = ("url",)
 """The columns of the URLs of a row, where it has one."""
 
 Cutting = Literal["list", "file"]
-"""Shards go over the ends of the files of a list, or no shard holds rows of two files (as img2dataset does it)."""
+"""Shards go over the ends of the files of a list, or no shard holds rows of two files (as img2dataset does it), or of
+two splits, in a retry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,20 @@ class RecipeFile:
             layout.TFDS_INFO: orjson.dumps(info, option=orjson.OPT_INDENT_2),
         }
 
-    @staticmethod
+    @property
+    def end(self) -> int:
+        """The number after that of the last shard of a split; behind it are those of retries, of one split each."""
+        return max((split.numbers.stop for split in self.splits), default=0)
+
     def _tfds_split(
-        split: Split, entries: Sequence[ShardEntry], template: str, options: OutputOptions
+        self, split: Split, entries: Sequence[ShardEntry], template: str, options: OutputOptions
     ) -> dict[str, Any]:
         lengths = [0] * (1 + max((entry.shard_id for entry in entries), default=-1))  # of others' shards it has none
-        own = [entry for entry in entries if entry.shard_id in split.numbers]
+        own = [
+            entry
+            for entry in entries
+            if entry.shard_id in split.numbers or (entry.shard_id >= self.end and split.name in entry.splits)
+        ]
         for entry in own:
             lengths[entry.shard_id] = entry.samples
         return {

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import STATUS_OF_STAGE, FailureFilter
 from any2ds.core.manifest import Manifest, Segment
-from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS
+from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, SPLIT
 from any2ds.core.rows import KEY_COLUMN, REPLACES_COLUMN
 from any2ds.core.samples import first_of, row_key
 from any2ds.core.tables import take
@@ -100,31 +101,28 @@ class FailedRows:
         self._later_keys = {each.number: self._retried.keys_behind(each.number) for each in manifest.segments}
         self.damaged: list[tuple[int, str]] = []  # shards whose metadata cannot be read, and why
 
-    def write(self, shards: Collection[int], path: Path) -> int:
-        """Write the list of a retry of these shards, a row group for each new shard; how many rows it has."""
-        rows_per_shard, count = self._manifest.layout.rows_per_shard, 0
+    def write(self, shards: Collection[int], path: Path) -> list[int]:
+        """Write the list of a retry of these shards, a row group for each new shard, and return their numbers of rows.
+
+        Rows of shards that have one split each come into shards that have one, too.
+        """
+        rows_per_shard, written = self._manifest.layout.rows_per_shard, []
         writer: pq.ParquetWriter | None = None
-        waiting: list[pa.Table] = []
         try:
-            for table in self._tables(sorted(shards)):
-                writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-                waiting.append(table.select(writer.schema.names).cast(writer.schema))
-                while sum(each.num_rows for each in waiting) >= rows_per_shard:
-                    rows = pa.concat_tables(waiting)
-                    writer.write_table(rows.slice(0, rows_per_shard), rows_per_shard)
-                    waiting, count = [rows.slice(rows_per_shard)], count + rows_per_shard
-            if writer is not None and (left := pa.concat_tables(waiting)).num_rows:
-                writer.write_table(left, rows_per_shard)
-                count += left.num_rows
+            for _, several in groupby(self._tables(sorted(shards)), key=lambda each: each[0]):
+                for group in _divided((table for _, table in several), rows_per_shard):
+                    writer = writer or pq.ParquetWriter(path, group.schema, compression="zstd")
+                    writer.write_table(group.select(writer.schema.names).cast(writer.schema), rows_per_shard)
+                    written.append(group.num_rows)
         finally:
             if writer is not None:
                 writer.close()
-        return count
+        return written
 
-    def _tables(self, shards: Sequence[int]) -> Iterator[pa.Table]:
-        """The failed rows of each shard that has any, in order."""
+    def _tables(self, shards: Sequence[int]) -> Iterator[tuple[str | None, pa.Table]]:
+        """The failed rows of each shard that has any, in order, and the split that all its rows have, if they do."""
         numbers = iter(shards)
-        waiting: deque[tuple[int, Future[pa.Table | None]]] = deque()
+        waiting: deque[tuple[int, Future[tuple[str | None, pa.Table] | None]]] = deque()
         pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-metadata")
         try:
             while True:
@@ -134,17 +132,20 @@ class FailedRows:
                     return
                 shard_id, future = waiting.popleft()
                 try:
-                    table = future.result()
+                    found = future.result()
                 except Exception as error:  # of any file system; it concerns this shard alone
                     self.damaged.append((shard_id, error_text(error)))
                     continue
-                if table is not None:
-                    yield table
+                if found is not None:
+                    yield found
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _failed_rows(self, shard_id: int) -> pa.Table | None:
-        """The failed rows of a shard as its list had them; None if there are none. Raises DamagedShard."""
+    def _failed_rows(self, shard_id: int) -> tuple[str | None, pa.Table] | None:
+        """The failed rows of a shard as its list had them, and the split of all; None if there are none.
+
+        Raises DamagedShard.
+        """
         segment = self._manifest.segment_of(shard_id)
         names = self._manifest.layout.metadata_names(shard_id)
         with closing(_first_there(self._output, names)) as stream, pq.ParquetFile(stream, pre_buffer=True) as file:
@@ -157,11 +158,14 @@ class FailedRows:
                 return None
             bodies = {*member_columns(schema), data_column(schema)}
             wanted = [name for name in schema.names if name not in bodies and name not in self._own]
-            table = take(file.read(wanted).select(wanted), [row for row, _, _ in failed])
+            rows = file.read(wanted).select(wanted)
+            table = take(rows, [row for row, _, _ in failed])
         # What parquet has noted about its fields would be written again, and is wrong in another file.
         table = pa.Table.from_arrays(table.columns, schema=pa.schema([pa.field(f.name, f.type) for f in table.schema]))
         table = table.append_column(KEY_COLUMN, pa.array([key for _, key, _ in failed], pa.string()))
-        return table.append_column(REPLACES_COLUMN, pa.array([why for _, _, why in failed], pa.string()))
+        splits = rows[SPLIT].unique().to_pylist() if SPLIT in rows.schema.names else []
+        split = str(splits[0]) if len(splits) == 1 else None
+        return split, table.append_column(REPLACES_COLUMN, pa.array([why for _, _, why in failed], pa.string()))
 
     def _selected(self, outcomes: pa.Table, later_keys: pa.Array | None) -> list[tuple[int, str, str]]:
         """Row of the table, key and failure of each row of the list that has failed, and that no retry has."""
@@ -182,6 +186,19 @@ class FailedRows:
             return failed
         is_taken = pc.is_in(pa.array([key for _, key, _ in failed], pa.string()), value_set=later_keys).to_pylist()
         return [each for each, taken in zip(failed, is_taken, strict=True) if not taken]
+
+
+def _divided(tables: Iterable[pa.Table], rows_per_shard: int) -> Iterator[pa.Table]:
+    """Rows in tables of `rows_per_shard`, the last of which may have less."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table.select(waiting[0].schema.names).cast(waiting[0].schema) if waiting else table)
+        while sum(each.num_rows for each in waiting) >= rows_per_shard:
+            rows = pa.concat_tables(waiting)
+            yield rows.slice(0, rows_per_shard)
+            waiting = [rows.slice(rows_per_shard)]
+    if waiting and (left := pa.concat_tables(waiting)).num_rows:
+        yield left
 
 
 def _first_there(output: OutputFolder, names: Sequence[str]) -> Any:

@@ -163,14 +163,23 @@ def _planned(
     failed = FailedRows(output, manifest, codes, own_columns)
     with staging(output.staging_root) as folder:
         path = folder / "rows"
-        count = failed.write(finished, path)
-        if not count:
+        rows = failed.write(finished, path)
+        if not rows:
             return RetryPlan(output, manifest, (), url_columns, failed.damaged)
         number = len(manifest.segments)
         output.publish(path, layout.segment_file(number, layout.SEGMENT_ROWS))
-    ending = Ending(count, -(-count // manifest.layout.rows_per_shard))
-    steps = step_records(media)
-    segment = Segment(number, end, (), Beginning(0, ""), "retry", list_number=number, steps=steps, ending=ending)
+    are_full = all(count == manifest.layout.rows_per_shard for count in rows[:-1])
+    segment = Segment(
+        number,
+        end,
+        (),
+        Beginning(0, ""),
+        kind="retry",
+        cut="list" if are_full else "file",
+        list_number=number,
+        steps=step_records(media),
+        ending=Ending(sum(rows), len(rows)),
+    )
     begin_segment(output, segment)
     manifest = manifest.with_segment(segment)
     return RetryPlan(output, manifest, (segment,), url_columns, failed.damaged)

@@ -191,6 +191,10 @@ def _write_lists(folder: Path, server: Server) -> None:
     for name in ("urls.parquet", "list.parquet"):
         pq.write_table(pa.table(columns), folder / name)
     pq.write_table(pa.table({"image_url": urls[:3], "mask_url": urls[3:6]}), folder / "pairs.parquet")
+    (folder / "begun").mkdir()  # by img2dataset
+    pq.write_table(pa.table({"url": urls[:3], "status": ["success"] * 3}), folder / "begun" / "00000.parquet")
+    for name in ("00000.tar", "00000_stats.json"):
+        (folder / "begun" / name).touch()
     (folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 0.35}')
     lines = "".join(f"{url}\n" for url in urls[:3])
     (folder / "urls.txt").write_text(lines)

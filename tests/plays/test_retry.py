@@ -1,5 +1,6 @@
 """`any2ds retry` downloads again what failed, into new shards: keys stay, as do the shards that are there."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,27 @@ def test_captions_and_columns_of_the_list_stay_with_their_rows() -> None:
     play.run()
     outcome = play.run("retry", codes="all")
     assert [sample.files["txt"].decode() for sample in outcome.samples] == [f"about {name}" for name in MIXED]
+
+
+def test_shards_of_one_split_are_retried_into_shards_of_one_split() -> None:
+    answers = {"0.jpg": "ok", "1.jpg": ["http_503", "ok"], "2.jpg": "ok", "3.jpg": ["http_503", "ok"]}
+    split_of = {"0.jpg": "train", "1.jpg": "train", "2.jpg": "test", "3.jpg": "test"}
+    rows = {name: Row(given, columns={"split": split_of[name]}) for name, given in answers.items()}
+    play = Play(rows, number_sample_per_shard=2, save_additional_columns="split", output_format="tfrecord")
+    play.run()
+    outcome = play.run("retry")
+    assert {name: each["splits"] for name, each in stored.stats(outcome.files).items()} == {
+        "00000": {"train": 1},
+        "00001": {"test": 1},
+        "00002": {"train": 1},
+        "00003": {"test": 1},
+    }
+    info = json.loads(outcome.files["dataset_info.json"])
+    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {
+        "train": ["1", "0", "1", "0"],
+        "test": ["0", "1", "0", "1"],
+    }
+    assert play.run("verify").exit_code == 0
 
 
 def test_the_list_is_not_needed() -> None:

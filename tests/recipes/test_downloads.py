@@ -175,6 +175,9 @@ def test_a_terminal_shows_how_far_downloads_are(
 # --- rows with URLs ---
 
 
+LATE = ("0.png", "late-1.png", "late-2.png", "1.png", "late-3.png", "gone.png")
+
+
 def of_urls(rows: Any) -> any2ds.Recipe:
     class Linked(any2ds.Recipe):
         """Images of a list."""
@@ -189,7 +192,7 @@ def of_urls(rows: Any) -> any2ds.Recipe:
             )
 
         def splits(self, dl: Any) -> Any:
-            return {"train": rows}
+            return rows if isinstance(rows, dict) else {"train": rows}
 
     return Linked()
 
@@ -230,6 +233,28 @@ def test_rows_with_urls_of_any_kind_go_through_the_engine(
     assert any2ds.retry(folder, codes="all", quiet=True).successes == 1
     assert len(any2ds.load(folder, split="train")) == 13
     assert any2ds.verify(folder, quiet=True).ok
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_what_a_retry_recovers_comes_into_the_split_of_its_row(
+    output_format: str, served: Server, tmp_path: Path
+) -> None:
+    rows = [{"key": f"k{n}", "url": served.url(name), "caption": "", "label": "a"} for n, name in enumerate(LATE)]
+    given = {"train": rows[:3], "test": rows[3:5], "empty": rows[5:]}
+    build(of_urls(given), tmp_path / "data", output_format=output_format, number_sample_per_shard=10)
+    folder = tmp_path / "data" / "linked" / "1.0.0"
+    for name in ("late-1.png", "late-2.png", "late-3.png"):
+        (tmp_path / "served" / name).write_bytes(picture(7))
+    assert any2ds.retry(folder, codes="all", quiet=True).successes == 3
+    keys = {name: sorted(row["recipe_key"] for row in any2ds.load(folder, split=name)) for name in given}
+    assert keys == {"train": ["k0", "k1", "k2"], "test": ["k3", "k4"], "empty": []}
+    assert len(any2ds.load(folder, split="train[:2]")) == 2
+    assert any2ds.verify(folder, quiet=True).ok
+    if output_format == "tfrecord":
+        info = json.loads((folder / "dataset_info.json").read_text())
+        lengths = {split["name"]: split["shardLengths"] for split in info["splits"]}
+        shards = {"train": ["1", "0", "0", "2", "0", "0"], "test": ["0", "1", "0", "0", "1", "0"], "empty": ["0"] * 6}
+        assert lengths == shards
 
 
 def test_transforms_are_for_rows_with_urls(served: Server, tmp_path: Path) -> None:

@@ -245,7 +245,8 @@ def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
     dataset, found = facts.dataset, facts.found
     has_splits = SPLIT in found.columns and found.rows is not None  # else it is unknown which shards have which
     of_samples = split_files.of_samples(entries(dataset)) if has_splits else {}
-    of_rows = split_files.of_rows(recipe) if recipe is not None else {}  # shards of a list may have rows of several
+    # Shards of a list may have rows of several splits.
+    of_rows = split_files.of_rows(recipe, of_samples) if recipe is not None else {}
     extension = "tar" if dataset.output_format == "webdataset" else "parquet"
     samples, rows = (
         split_files.data_files(runs, dataset.layout, dataset.finished.ids, extension)

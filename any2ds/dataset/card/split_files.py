@@ -21,9 +21,17 @@ _MOST_PATTERNS = 1000  # splits of more runs of shards are not told apart
 Runs = Mapping[str, list[tuple[int, int]]]  # split -> first and last shard of each of its runs
 
 
-def of_rows(recipe: RecipeFile) -> Runs:
-    """The shards of splits that have any, with or without samples that are stored."""
-    return {split.name: [(split.numbers[0], split.numbers[-1])] for split in recipe.splits if split.shards}
+def of_rows(recipe: RecipeFile, of_samples: Runs) -> Runs:
+    """The shards of splits that have any, with or without samples that are stored; of retries those with samples."""
+    end = recipe.end
+    return {
+        split.name: [
+            (split.numbers[0], split.numbers[-1]),
+            *((max(first, end), last) for first, last in of_samples.get(split.name, ()) if last >= end),
+        ]
+        for split in recipe.splits
+        if split.shards
+    }
 
 
 def of_samples(entries: Iterable[ShardEntry]) -> Runs:

@@ -283,9 +283,10 @@ def _span(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | 
         return Span(part.span(shards.total, shards.starts))
     if part.name == splits.HASH:
         return Span.of_mask(_by_hash(rows, part, shards.is_own))
-    if recipe is not None and not part.by_hash and part.name in {each.name for each in recipe.splits}:
+    is_of_recipe = recipe is not None and part.name in {each.name for each in recipe.splits}
+    if recipe is not None and is_of_recipe and not part.by_hash and not shards.retries:
         return Span(_of_recipe(shards, recipe, part))
-    return _named(rows, part, shards.is_own)
+    return _named(rows, part, shards.is_own, is_of_recipe)
 
 
 def _hashed(keys: Iterable[pa.ChunkedArray], part: splits.Part, is_own: bool) -> pa.BooleanArray:
@@ -318,15 +319,18 @@ def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range
     return range(span.start + shards.starts[first], span.stop + shards.starts[first])
 
 
-def _named(rows: Rows, part: splits.Part, is_own: bool) -> Span:
-    """The samples whose column `split` has the name of the part, or some of them. Raises UsageError."""
+def _named(rows: Rows, part: splits.Part, is_own: bool, is_known: bool) -> Span:
+    """The samples whose column `split` has the name of the part, or some of them.
+
+    Raises UsageError if there are none, unless the split `is_known`.
+    """
     if not rows.has(SPLIT):
         raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
     found = rows.mask(pc.field(SPLIT) == part.name)
     if part.by_hash:
         return Span.of_mask(pc.and_(found, _by_hash(rows, part, is_own)))
     numbers = pc.indices_nonzero(found)
-    if not len(numbers):
+    if not len(numbers) and not is_known:
         raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")
     span, named = part.span(len(numbers)), Span.of_mask(found)
     if len(span) == len(numbers):

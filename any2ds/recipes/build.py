@@ -718,8 +718,8 @@ def _origin(sample: Mapping[str, Any], features: Features) -> str:
 def _users_files(folder: OutputFolder) -> list[str]:
     """What lies in the folder of a finished dataset and does not belong to it, such as notes, lists and a README.md."""
     names = folder.names()
-    own = ShardNames.of(Manifest.parse(folder.read(layout.RUN_FILE) or b"").options).among(names)
-    own |= {layout.STATE_FOLDER, *(name for name in names if name.endswith(tfds.LABELS_END))}
+    shards = ShardNames.of(Manifest.parse(folder.read(layout.RUN_FILE) or b"").options)
+    own = {layout.STATE_FOLDER, *(name for name in names if shards.has(name) or name.endswith(tfds.LABELS_END))}
     if not is_others_report(folder):
         own.add(layout.REPORT_FILE)
     return [name for name in names if name not in own]

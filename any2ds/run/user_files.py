@@ -10,9 +10,9 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from any2ds.config.options import Config
 from any2ds.core import layout, plugins
@@ -25,7 +25,10 @@ from any2ds.storage.lists import InputFile, relative_place
 from any2ds.storage.stores import Stores
 
 _ANOTHER = "choose another output_folder"
+_NUMBERED = re.compile(r"(\d+)(.*)", re.ASCII | re.DOTALL)
 _SAMPLE_SHARDS = (0, 1, 12_345)  # whose names are compared with a glob
+
+Kind = Literal["stats", "file", "folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +52,33 @@ class ShardNames:
 
     def sort(self, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
         """Among `names`, the statistics of shards, their data and metadata, and their folders."""
-        stats, files, folders = [], [], []
+        found: dict[Kind, list[str]] = {"stats": [], "file": [], "folder": []}
         for name in sorted(names):
-            match = re.fullmatch(r"(\d+)(.*)", name, re.ASCII | re.DOTALL)
-            if match is None or self.names.shard_name(int(match[1])) != match[1]:
-                continue
-            if name == self.names.stats_name(int(match[1])):
-                stats.append(name)
-            elif match[2] in self.ends or (self.extension and match[2] == f".{self.extension}"):
-                files.append(name)
-            elif self.extension == "" and not match[2]:
-                folders.append(name)
-        return stats, files, folders
+            if (which := self._kind_of(name)) is not None:
+                found[which[0]].append(name)
+        return found["stats"], found["file"], found["folder"]
 
-    def among(self, names: Iterable[str]) -> set[str]:
-        """The names among `names` that a dataset has."""
-        names = set(names)
-        return {name for kind in self.sort(names) for name in kind} | (names & self.of_all)
+    def has(self, name: str) -> bool:
+        """Whether a dataset has such a name."""
+        return name in self.of_all or self._kind_of(name) is not None
 
-    def begun(self, names: Iterable[str], end: int) -> set[str]:
-        """The names among `names` of shards that are numbered below `end`, or have statistics."""
-        names = set(names)
-        finished = layout.finished_shards(names)
-        of_all = names & self.of_all
-        numbers = {name: int(re.split(r"\D", name, maxsplit=1)[0]) for name in self.among(names) - of_all}
-        return {name for name, shard_id in numbers.items() if shard_id < end or shard_id in finished} | of_all
+    def has_begun(self, name: str, end: int | None, finished: Container[int]) -> bool:
+        """Whether it is the name of a shard that is numbered below `end`, or `finished`; None: of any shard."""
+        if name in self.of_all:
+            return True
+        which = self._kind_of(name)
+        return which is not None and (end is None or which[1] < end or which[1] in finished)
+
+    def _kind_of(self, name: str) -> tuple[Kind, int] | None:
+        """What is called so, and the number of its shard."""
+        match = _NUMBERED.fullmatch(name)
+        if match is None or self.names.shard_name(number := int(match[1])) != match[1]:
+            return None
+        if name == self.names.stats_name(number):
+            return "stats", number
+        if match[2] in self.ends or (self.extension and match[2] == f".{self.extension}"):
+            return "file", number
+        return ("folder", number) if self.extension == "" and not match[2] else None
 
     def of_shard(self, shard_id: int) -> list[str]:
         """All names of the files of a shard."""
@@ -96,7 +101,7 @@ def refuse_lists(output: OutputFolder, lists: Iterable[InputFile], shards: Shard
             continue
         first = inside.split("/")[0]
         plain = first.lower()  # a file system that ignores case has one file for both
-        if plain in (layout.STATE_FOLDER, layout.REPORT_FILE) or shards.among([plain]):
+        if plain in (layout.STATE_FOLDER, layout.REPORT_FILE) or shards.has(plain):
             raise OutputError(
                 f"the url list {printable(file.name)} lies where any2ds writes {printable(first)} of {output.url!r}, "
                 f"and would be lost: nothing was changed; {_ANOTHER}, or move the list"
@@ -137,7 +142,7 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def refuse_users_files(
-    output: OutputFolder, names: Iterable[str], own: ShardNames | None, new: ShardNames, end: int | None = None
+    output: OutputFolder, names: Collection[str], own: ShardNames | None, new: ShardNames, end: int | None = None
 ) -> None:
     """Raises OutputError if a file among `names` has the name of a `new` shard, and belongs to no shard of the dataset
     that is there, whose shards have the names `own`.
@@ -145,10 +150,8 @@ def refuse_users_files(
     `end` is the number behind the last shard that runs have begun, as far as that is known: from there on, only shards
     with statistics belong to the dataset. Before it, a run that was killed may have left files without any.
     """
-    names = set(names)
-    users = new.among(names)
-    if own is not None:
-        users -= own.among(names) if end is None else own.begun(names, end)
+    finished = layout.finished_shards(names)
+    users = [name for name in names if new.has(name) and not (own and own.has_begun(name, end, finished))]
     if users:
         shown = " and ".join(map(printable, sorted(users)[:2])) + (f" and {len(users) - 2:,} more" * (len(users) > 2))
         raise OutputError(

@@ -64,7 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
             for end in (".tar", ".tar.idx", ".parquet"):
                 os.link(out / f"00000{end}", out / f"{number:05d}{end}")
             (out / f"{number:05d}_stats.json").write_text(json.dumps({**stats, "shard_id": number}))
-        download(urls, output_folder=out, quiet=True, report=False, **options)  # which lists the shards
+        (out / ".any2ds/segments/0000.end").write_text(json.dumps({"rows": shards, "shards": shards, "limit": None}))
+        assert download(urls, output_folder=out, quiet=True, report=False, **options).shards == 0  # and lists them
         return out
 
     return made

@@ -59,6 +59,8 @@ class RowCounts:
     # failure code -> rows of earlier shards whose failures these rows replace, as a retry's do; `status_dict` less this
     # counts each row once, by its last outcome, in the sum over a dataset
     replaces: Mapping[str, int] = field(default_factory=dict)
+    # and what had become of the members of these rows, as in `members`
+    replaced_members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 SUMMED = tuple(each.name for each in fields(RowCounts) if each.type == "int")
@@ -104,6 +106,7 @@ class ShardReport(RowCounts):
             examples=dict(stats["examples"]),
             members=members_in(stats),
             replaces=replaces_in(stats),
+            replaced_members=members_in(stats, "replaced_members"),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
         )
 
@@ -115,7 +118,7 @@ class ShardReport(RowCounts):
         found = {"any2ds": __version__, **asdict(self), "duration": self.duration}
         robots = {f"robots_{name}": value for name, value in found.pop("robots").items()}
         latencies = {str(bucket): count for bucket, count in sorted(self.latencies.items())}
-        for name in ("members", "replaces"):
+        for name in ("members", "replaces", "replaced_members"):
             if not found[name]:
                 del found[name]
         return {**found, **robots, "latencies": latencies}
@@ -131,10 +134,9 @@ def replaces_in(stats: Mapping[str, Any]) -> dict[str, int]:
     return counts(stats.get("replaces"), "replaces")
 
 
-def members_in(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def members_in(stats: Mapping[str, Any], name: str = "members") -> dict[str, dict[str, int]]:
     """Member -> outcome -> files, as the statistics of a shard have it; nothing where rows have one URL."""
-    found = (stats.get("members") or {}).items()
-    return {str(name): counts(of, "members") for name, of in found}
+    return {str(member): counts(of, name) for member, of in (stats.get(name) or {}).items()}
 
 
 def members_added(
@@ -222,6 +224,7 @@ class RunReport(RowCounts):
             exts=dict((Counter(self.exts) + Counter(other.exts)).most_common(_MOST_EXTS)),
             members=members_added(self.members, other.members),
             replaces=dict(Counter(self.replaces) + Counter(other.replaces)),
+            replaced_members=members_added(self.replaced_members, other.replaced_members),
         )
 
     @property

@@ -29,10 +29,13 @@ KEY_COLUMN = "any2ds.key"
 REPLACES_COLUMN = "any2ds.replaces"
 """Goes with it: how each row failed in the earlier shard, as `stage:code`."""
 
+MEMBERS_COLUMN = "any2ds.replaced_members"
+"""Goes with it where rows have several URLs: member -> what had become of it, as JSON."""
+
 SETTLED_COLUMN = "any2ds.settled"
 """In the rows of a job: how a row had failed that a later retry has taken over; null for the others."""
 
-JOB_COLUMNS = (BAD_ROW_COLUMN, KEY_COLUMN, REPLACES_COLUMN, SETTLED_COLUMN)
+JOB_COLUMNS = (BAD_ROW_COLUMN, KEY_COLUMN, REPLACES_COLUMN, MEMBERS_COLUMN, SETTLED_COLUMN)
 """Columns of the rows of a job that do not come from the list."""
 
 

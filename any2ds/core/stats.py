@@ -43,6 +43,7 @@ class Stats:
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
     members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # member -> outcome -> files
     replaces: Mapping[str, int] = field(default_factory=dict)  # failure code -> rows of earlier shards made again here
+    replaced_members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of these rows, as in `members`
     duration: float = 0.0  # seconds for which the shard was open, retries included; 0 if unknown
 
     @property
@@ -85,6 +86,7 @@ class Stats:
                 not_processed=not_processed_in(found),
                 members=members_in(found),
                 replaces=replaces_in(found),
+                replaced_members=members_in(found, "replaced_members"),
                 duration=float(found.get("duration") or 0),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

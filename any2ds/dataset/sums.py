@@ -19,7 +19,7 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.members import Members, column
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.reports import members_added, most_frequent
+from any2ds.core.reports import most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
@@ -55,7 +55,7 @@ class StatsSums:
         self.not_processed: dict[str, int] = {}
         self.examples: dict[str, str] = {}
         self.exts: Counter[str] = Counter()  # extension -> files
-        self.members: Mapping[str, Mapping[str, int]] = {}  # member -> outcome -> files
+        self._members: defaultdict[str, Counter[str]] = defaultdict(Counter)  # member -> outcome -> files
         self.latencies = Histogram()
         self.works: list[Work] = []
         self.started: float | None = None  # Unix seconds
@@ -72,6 +72,11 @@ class StatsSums:
                     self._add(stats)
                 else:
                     self.problems.append(f"{files.stats} cannot be read: {error_text(stats)}")
+
+    @property
+    def members(self) -> Mapping[str, Mapping[str, int]]:
+        """Member -> outcome -> files; each row counts once, by its last outcome."""
+        return {member: +outcomes for member, outcomes in self._members.items()}
 
     def _add(self, stats: Stats) -> None:
         self.shards += 1
@@ -95,7 +100,10 @@ class StatsSums:
             self.outcomes = Counter(most(self.outcomes, _MOST_OUTCOMES // 10))
         if stats.not_processed:
             self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
-        self.members = members_added(self.members, stats.members)
+        for member, outcomes in stats.members.items():
+            self._members[member].update(outcomes)
+        for member, outcomes in stats.replaced_members.items():
+            self._members[member].subtract(outcomes)
         if len(self.examples) < _MOST_EXAMPLES:
             self.examples = {**stats.examples, **self.examples}
         self.latencies.update(stats.latencies)

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,8 +24,9 @@ from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import STATUS_OF_STAGE, FailureFilter
 from any2ds.core.manifest import Manifest, Segment
+from any2ds.core.members import Members
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, SPLIT
-from any2ds.core.rows import KEY_COLUMN, REPLACES_COLUMN
+from any2ds.core.rows import KEY_COLUMN, MEMBERS_COLUMN, REPLACES_COLUMN
 from any2ds.core.samples import first_of, row_key
 from any2ds.core.tables import take
 from any2ds.storage.folders import OutputFolder
@@ -95,6 +97,9 @@ class FailedRows:
     ) -> None:
         """`codes` say which failures are meant; `own_columns` of the metadata do not come from the list."""
         self._output, self._manifest = output, manifest
+        self._members = Members.of(manifest.options)
+        names = dict.fromkeys(("status", "error_code"))
+        self._of_members = [] if self._members is None else list(self._members.prefixed(names))
         self._is_meant = FailureFilter(codes)
         self._own = {"key", *OUTCOME_FIELDS, HASH_MATCHES.name, *own_columns}
         self._retried = RetriedRows(output, manifest)
@@ -158,11 +163,16 @@ class FailedRows:
                 return None
             bodies = {*member_columns(schema), data_column(schema)}
             wanted = [name for name in schema.names if name not in bodies and name not in self._own]
-            rows = file.read(wanted).select(wanted)
-            table = take(rows, [row for row, _, _ in failed])
+            rows = file.read([*wanted, *self._of_members])
+            taken = take(rows, [row for row, _, _ in failed])
+            table = taken.select(wanted)
         # What parquet has noted about its fields would be written again, and is wrong in another file.
         table = pa.Table.from_arrays(table.columns, schema=pa.schema([pa.field(f.name, f.type) for f in table.schema]))
         table = table.append_column(KEY_COLUMN, pa.array([key for _, key, _ in failed], pa.string()))
+        if self._members is not None:
+            became = map(dict, map(self._members.outcomes, taken.select(self._of_members).to_pylist()))
+            texts = [orjson.dumps(outcomes).decode() for outcomes in became]
+            table = table.append_column(MEMBERS_COLUMN, pa.array(texts, pa.string()))
         splits = rows[SPLIT].unique().to_pylist() if SPLIT in rows.schema.names else []
         split = str(splits[0]) if len(splits) == 1 else None
         return split, table.append_column(REPLACES_COLUMN, pa.array([why for _, _, why in failed], pa.string()))

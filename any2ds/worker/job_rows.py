@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice, repeat
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
@@ -15,7 +16,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.on_disk import deserialized
-from any2ds.core.rows import BAD_ROW_COLUMN, JOB_COLUMNS, KEY_COLUMN, REPLACES_COLUMN, Row, ShardJob
+from any2ds.core.rows import BAD_ROW_COLUMN, JOB_COLUMNS, KEY_COLUMN, MEMBERS_COLUMN, REPLACES_COLUMN, Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.core.tables import rows_of, take
 from any2ds.readers.dedupe import expected_hashes
@@ -30,6 +31,7 @@ class JobRows:
     def __init__(self, job: ShardJob, layout: Layout, table: pa.Table | None = None) -> None:
         self._settled: dict[int, Failure] = {}  # position of a row that is not fetched, and is no duplicate -> why
         self.replaces: Counter[str] = Counter()  # failure code of rows in earlier shards -> those that are tried again
+        self.replaced_members: defaultdict[str, Counter[str]] = defaultdict(Counter)  # of these rows: member -> outcome
         self._retried_keys: list[str] | None = None  # in a retry
         if table is None:
             table = self._without_job_columns(deserialized(job.rows, job.size))
@@ -43,6 +45,9 @@ class JobRows:
                 self._retried_keys = values
             elif name == REPLACES_COLUMN:
                 self.replaces.update(value.partition(":")[2] for value in values)
+            elif name == MEMBERS_COLUMN:
+                for member, outcome in (pair for value in values for pair in orjson.loads(value).items()):
+                    self.replaced_members[member][outcome] += 1
             else:
                 failure = _unreadable if name == BAD_ROW_COLUMN else _taken_over
                 self._settled |= {n: failure(value) for n, value in enumerate(values) if value is not None}

@@ -190,7 +190,8 @@ class OpenShard:
         data_bytes = self._staged.data_bytes
         files = {**self._staged.data(), **self._staged.write_metadata(self.metadata)}
         output.publish_all(files)
-        self.stats.splits, self.stats.replaces = self.metadata.splits, self._rows.replaces
+        self.stats.splits = self.metadata.splits
+        self.stats.replaces, self.stats.replaced_members = self._rows.replaces, self._rows.replaced_members
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))

@@ -29,6 +29,7 @@ class ShardStats:
         self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.replaces: Mapping[str, int] = {}  # failure code -> rows of earlier shards that are tried again in this one
+        self.replaced_members: Mapping[str, Mapping[str, int]] = {}  # what had become of their members
         self.attempts = 0
         self.robots = RobotsCost()
         self.latencies = Histogram()
@@ -101,6 +102,7 @@ class ShardStats:
             exts=dict(self._exts),
             splits=self.splits,
             replaces=dict(self.replaces),
+            replaced_members={name: dict(of) for name, of in self.replaced_members.items()},
             not_processed=most_frequent(self.not_processed),
             processed=dict(self.processed),
             attempts=self.attempts,

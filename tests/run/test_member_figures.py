@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from any2ds import card, download, inspect, report
+from any2ds import card, download, inspect, report, retry
 from any2ds.testing.server import serve
 
 FAILED = {"image": {"http_404": 1}, "mask": {"http_404": 2, "http_503": 1}}
@@ -48,3 +48,29 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
     assert "| mask | 6 | 3 | 1 | http" in shown
     assert "| `image_*`, `mask_*` | |" in shown
     assert "| `image_http_status` |" not in shown
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_members_of_rows_that_were_tried_again_count_once(times: int, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for n in range(4):
+        for name in "im":
+            (folder / f"{name}{n}.bin").write_bytes(f"{name}{n}".encode())
+    script: dict[str, Any] = {"m1.bin": [*["503"] * times, "ok"], "i2.bin": ["404"]}
+    options: dict[str, Any] = {
+        "url_col": "image:img,mask:seg",
+        "retries": 0,
+        "number_sample_per_shard": 3,
+        "quiet": True,
+    }
+    with serve(folder, script) as server:
+        rows = [{"img": server.url(f"i{n}.bin"), "seg": server.url(f"m{n}.bin")} for n in range(4)]
+        download(rows, str(tmp_path / "out"), **options)
+        for _ in range(times):
+            retry(str(tmp_path / "out"), codes="all", quiet=True)
+        download(rows, str(tmp_path / "alone"), **options)
+    found, expected = inspect(str(tmp_path / "out")), inspect(str(tmp_path / "alone"))
+    assert found.members == expected.members
+    assert [(member.arrived, member.failed) for member in found.members] == [(3, 1), (4, 0)]
+    assert found.outcomes == expected.outcomes == {"success": 3, "http_404": 1}

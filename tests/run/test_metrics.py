@@ -23,6 +23,7 @@ from any2ds.core.reports import Event, Progress, RunReport, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
 from any2ds.distributors import _process
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Monitor
 from any2ds.testing.server import Server, serve
@@ -211,7 +212,7 @@ def _attempts(watched: Watched) -> list[int]:
     return [count or 0 for count in table["attempts"].to_pylist()]
 
 
-def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
+def test_rows_of_a_fetcher_that_was_stuck_are_counted_once(watched: Watched) -> None:
     def run() -> Iterator[Event]:
         config = Config.from_options(
             {"url_list": "-", "output_folder": str(watched.folder / "out"), "dedupe": "none", "retries": 0}
@@ -222,7 +223,8 @@ def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
-        return worker(iter([ShardJob(0, sink.getvalue().to_pybytes(), rows.num_rows)]))
+        jobs = iter([ShardJob(0, sink.getvalue().to_pybytes(), rows.num_rows)])
+        return MultiprocessingDistributor(config.run).map(worker, jobs)
 
     watched.seen += run()
     report = next(event for event in watched.seen if isinstance(event, ShardReport))
@@ -291,18 +293,18 @@ def test_the_footprint_of_a_process_has_that_of_its_children() -> None:
 
 def test_a_span_is_told_once_whether_it_has_ended_or_not() -> None:
     span = worker_metrics.Span()
-    assert span.take() == 0
+    assert span.drain() == 0
     began = time.monotonic()
     span.begin()
-    while not (first := span.take()):
+    while not (first := span.drain()):
         pass
     span.begin()
     span.end()
-    second = span.take()
+    second = span.drain()
     span.end()
     assert first > 0
     assert first + second <= time.monotonic() - began
-    assert span.take() == 0
+    assert span.drain() == 0
 
 
 def test_waits_add_up_whatever_was_measured() -> None:

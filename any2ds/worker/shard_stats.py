@@ -61,10 +61,11 @@ class ShardStats:
         self._samples += 1
         if not_processed:
             self.not_processed.update(not_processed.values())
-        self.add_file(ext, size)
+        self._exts[ext] += 1  # not by `add_file`: a call more for every row
+        self._bytes += size
 
     def add_file(self, ext: str, size: int) -> None:
-        """A file is stored, the only one or one of several of its sample."""
+        """A further file of the last sample is stored."""
         self._exts[ext] += 1
         self._bytes += size
 

@@ -118,7 +118,6 @@ class Loadable:
     is_decoded: bool = False  # parquet: Hugging Face's datasets knows what the column is
     is_gzipped: bool = False  # tfrecord
     has_tfds: bool = False  # TensorFlow Datasets finds its files
-    position_digits: int = 4  # at the end of the key of a row; before them is the name of its shard
     images: tuple[str, ...] = ()  # extensions of the files that are to be loaded as images, if the dataset is of images
     is_one_size: bool = False  # the run has made squares of one size of these
 
@@ -149,7 +148,6 @@ class Loadable:
             is_decoded=is_decoded,
             is_gzipped=options.get("tfrecord_compression") == "gzip",
             has_tfds={layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
-            position_digits=names.position_digits if names else 4,
             images=_images(exts, options if is_one_size else {}) if is_one_size or kind == "image" else (),
             is_one_size=is_one_size,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from any2ds import UsageError, download
+from any2ds import UsageError, download, retry
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.loaders import Loadable, kind_of, snippets
 from any2ds.testing.server import Server, serve
@@ -71,6 +71,16 @@ def test_snippets_run_as_they_stand(form: str, made: Callable[..., Any], tmp_pat
         assert run(found[loader], tmp_path) == 5, loader
     for loader, code in found.items():
         compile(code, loader, "exec")
+
+
+@pytest.mark.parametrize("form", ["webdataset", "files"])
+def test_what_a_retry_has_recovered_is_loaded_without_any2ds_too(form: str, server: Server, tmp_path: Path) -> None:
+    with serve(server.folder, {"1.png": ["503", "ok"]}) as flaky:
+        urls = [flaky.url(f"{n}.png") for n in range(5)]
+        options = {"output_format": form, "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
+        assert download(urls, str(tmp_path / "out"), **options).successes == 4
+        assert retry(str(tmp_path / "out"), distributor="inline", quiet=True).successes == 1
+    assert run(snippets(str(tmp_path / "out"))[-1].code, tmp_path) == 5
 
 
 def test_gaps_in_the_numbers(made: Callable[..., Any], tmp_path: Path) -> None:

@@ -20,12 +20,19 @@ def test_outcomes_are_counted(
     made = dataset(output_format, kind)
     shown = readme("Without any2ds", -1)
     if output_format == "files":
-        content = [Path("dataset", name).read_bytes() for (name,) in shown["names"].fetchall()]
+        content = [Path(name).read_bytes() for (name,) in shown["names"].fetchall()]
         assert sorted(content) == sorted(made.files.values())
     assert shown["outcomes"].fetchall() == [
         ("success", None, len(made.files)),
         ("failed_to_download", "http_404", 1),
     ]
+
+
+def test_rows_of_a_retry_count_by_their_last_outcome(eventful: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    kept = eventful("files")
+    shown = readme("Without any2ds", -1)
+    assert sorted(Path(name).read_bytes() for (name,) in shown["names"].fetchall()) == sorted(kept.values())
+    assert shown["outcomes"].fetchall() == [("success", None, 7), ("failed_to_download", "http_404", 1)]
 
 
 @pytest.mark.parametrize("kind", ["images", "mixed"])

@@ -49,6 +49,12 @@ def test_without_any2ds(form: str, dataset: Callable[..., Any], loaded: Callable
     assert loaded(WITHOUT[form]) == len(made.files)
 
 
+@pytest.mark.parametrize("form", WITHOUT)
+def test_samples_of_a_dataset_of_many_runs(form: str, eventful: Callable[..., Any], loaded: Callable[..., int]) -> None:
+    kept = eventful(form)
+    assert loaded(WITHOUT[form]) == len(kept)
+
+
 def test_every_loader_is_tried(dataset: Callable[..., Any]) -> None:
     for form, without in WITHOUT.items():
         dataset(form)

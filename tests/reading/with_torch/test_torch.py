@@ -42,6 +42,12 @@ def test_folders_of_files(dataset: Callable[..., Any], readme: Callable[..., Any
     assert all(repr(made.captions[key]) in shown for key in made.files)
 
 
+def test_folders_of_files_after_a_retry(eventful: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    kept = eventful("files")
+    shown = readme("PyTorch", 2, replace={"row.caption": "row.key"})["stdout"]
+    assert keys_in(shown) == sorted(kept)
+
+
 def test_wids_opens_the_list_of_shards(
     dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -47,7 +47,8 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
     - `columns`: of the metadata, in addition to `key`, `status` and `ext`; all by default, [] for none.
     - `with_data`: False omits `data` and `members`, and does not read the files.
     - `status`: which rows; `success` by default. Another one (`failed_to_download`, `duplicate` …), several, or None
-      for all rows; rows that are not stored have None as `ext` and `data`.
+      for all rows; rows that are not stored have None as `ext` and `data`. A row that was tried again has its last
+      outcome alone.
     - `data_dir`: folder in which datasets are found by name (default: ANY2DS_DATA_DIR of this process, else ~/any2ds).
     - `partial`: True reads the finished shards of a dataset that is not finished, or not known to be.
     - `storage_options`: protocol -> options of its fsspec file system, as for `download()`. They are part of the

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from any2ds.core import plugins
+from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
 from any2ds.core.failures import SUCCESS
-from any2ds.core.samples import CAPTION, METADATA, StoredSample
+from any2ds.core.rows import KEY_COLUMN
+from any2ds.core.samples import CAPTION, METADATA, StoredSample, row_key
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.load import ahead
@@ -88,7 +91,7 @@ def _lacking(dataset: Dataset) -> str:
 
 
 def rows_of(shard: ShardSet, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """The rows of a shard, in the order of its metadata.
+    """The rows of a shard, in the order of its metadata, without those that a later retry has tried again.
 
     Files are read as `load` reads them, those of a local shard one by one. Raises MissingColumns, and DamagedShard,
     which names the shard.
@@ -102,6 +105,7 @@ class _Shard:
         self._shard, self._wanted, self._stack = shard, wanted, stack
         self._writer = plugins.load("writers", shard.output_format)
         self._has_stored = wanted.statuses is None or SUCCESS in wanted.statuses
+        self._has_failed = wanted.statuses is None or bool(wanted.statuses - {SUCCESS})
 
     def rows(self) -> Iterator[dict[str, Any]]:
         shard, wanted = self._shard, self._wanted
@@ -118,6 +122,7 @@ class _Shard:
             always = [name for name in _ALWAYS if name in names]
             read = list(names if wanted.columns is None else dict.fromkeys([*always, *wanted.columns]))
             files = self._files_in_order(table) if wanted.with_data and self._has_stored else None
+            retried = self._retried_keys(table) if self._has_failed else frozenset[str]()
             stored = 0
             for batch in table.iter_batches(_ROWS_AT_ONCE, columns=read):
                 for row in batch.select(read).to_pylist():
@@ -125,10 +130,32 @@ class _Shard:
                     stored += is_stored
                     if wanted.statuses is not None and row["status"] not in wanted.statuses:
                         continue
+                    if retried and row_key(row["key"]) in retried:
+                        continue
                     found = next(files, None) if is_stored and files is not None else None
                     yield self._sample(row, found, "caption" in names) if wanted.with_data else row
             if stored != shard.total:
                 raise DamagedShard(f"{name} has {stored:,} samples, its statistics say {shard.total:,}")
+
+    def _retried_keys(self, table: pq.ParquetFile) -> frozenset[str]:
+        """Keys of rows of the shard that also stand in finished shards of later retries: these have their outcome."""
+        shard = self._shard
+        retries = [retry for retry in shard.retries if retry.shards.start > shard.shard_ids[0]]
+        if not retries:
+            return frozenset()
+        own = pa.array({row_key(key) for key in table.read(["key"])["key"].to_pylist()}, pa.string())
+        first, last = (bound.as_py() for bound in pc.min_max(own).values())
+        found: set[str] = set()
+        for retry in retries:
+            name = layout.segment_file(retry.segment, layout.SEGMENT_ROWS)
+            with shard.in_this_process().folder.open(name) as stream, pq.ParquetFile(stream) as rows:
+                column = rows.schema_arrow.names.index(KEY_COLUMN)
+                for group, shard_id in enumerate(retry.shards):  # each shard of a retry is a row group of its list
+                    keys = rows.metadata.row_group(group).column(column).statistics
+                    if shard_id not in retry.missing and keys.min <= last and first <= keys.max:
+                        tried = rows.read_row_group(group, [KEY_COLUMN])[KEY_COLUMN]
+                        found.update(tried.filter(pc.is_in(tried, value_set=own)).to_pylist())
+        return frozenset(found)
 
     def _sample(self, row: dict[str, Any], found: dict[str, Any] | None, has_caption: bool) -> dict[str, Any]:
         """A row of the metadata with its files."""

@@ -226,6 +226,39 @@ def test_a_dataset_without_samples(output_format: str, server: Server, step: Pat
     assert [sample["data"] for sample in read(ReadShards(tmp_path / "out", status=None))] == [None] * 3
 
 
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_row_that_was_tried_again_comes_with_its_last_outcome(
+    output_format: str, media: Path, tmp_path: Path
+) -> None:
+    script = {"1.bin": ["503", "ok"], "2.bin": ["503", "503", "ok"], "4.bin": ["404"], "5.bin": ["503", "404"]}
+    out = str(tmp_path / "out")
+    with serve(media, script) as server:
+        urls = [server.url(f"{number}.bin") for number in range(6)]
+        options = {"output_format": output_format, "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
+        download(urls, out, **options)
+        for _ in range(2):
+            any2ds.retry(out, distributor="inline", quiet=True)
+    found = read(ReadShards(out, status=None))
+    content = [b"the content of file %d" % number for number in range(6)]
+    stored = {"000000": content[0], "000001": content[1], "000010": content[2], "000011": content[3]}
+    assert [(row["key"], row["status"], row["data"]) for row in found] == [
+        *((key, "success", data) for key, data in stored.items()),
+        ("000020", "failed_to_download", None),
+        ("000021", "failed_to_download", None),
+    ]
+    failed = read(ReadShards(out, status="failed_to_download"))
+    assert [(row["key"], row["error_code"]) for row in failed] == [("000020", "http_404"), ("000021", "http_404")]
+    assert [row["key"] for row in read(ReadShards(out))] == list(stored)
+    for path in (*Path(out).glob("00005*"), Path(out, ".any2ds/shards")):  # as a second retry leaves it that was killed
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    failed = read(ReadShards(out, status="failed_to_download", partial=True))
+    assert [(row["key"], row["error_code"]) for row in failed] == [
+        ("000010", "http_503"),
+        ("000020", "http_404"),
+        ("000021", "http_404"),
+    ]
+
+
 def test_a_folder_that_holds_none(tmp_path: Path) -> None:
     for folder, words in ((tmp_path, "holds no dataset"), (tmp_path / "nowhere", "no such folder")):
         transform = ReadShards(folder)  # nobody looks before the pipeline runs

@@ -195,7 +195,7 @@ def expect_whole(folder: Path) -> None:
         assert json.loads((out / f"{path.stem}_stats.json").read_text())["successes"] == table.num_rows
         urls += table["url"].to_pylist()
     assert sorted(urls) == sorted((folder / "urls.txt").read_text().split())
-    assert names_in(out / ".any2ds") == {"run", "shards"}
+    assert names_in(out / ".any2ds") == {"run", "segments", "shards"}
     verified = subprocess.run([sys.executable, "-m", "any2ds", "verify", "out"], cwd=folder, capture_output=True)
     assert verified.returncode == 0, verified.stdout
 

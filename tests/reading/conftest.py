@@ -291,7 +291,7 @@ def eventful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
             download(urls[:5], **wanted)
             retry("dataset", quiet=True, distributor="inline")
             for lost in Path("dataset").glob("00001*"):
-                lost.unlink()
+                shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
             download(urls[:5], **wanted)
             download(urls[5:], incremental_mode="extend", **wanted)
         kept = {"000000": 0, "000010": 2, "000011": 3, "000001": 1, "000040": 5, "000041": 6, "000050": 7}

@@ -58,7 +58,7 @@ _MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
 _COLUMNS = {
-    "key": "names the sample: number of the shard, then of the row in it",
+    "key": "names the sample: number of the shard in which its row was first tried, then of the row in it",
     "url": "where the file was fetched, without user name and password",
     "caption": "text that the list has for the file",
     "status": "success, failed_to_download, failed_to_subsample, dropped, filtered or duplicate",

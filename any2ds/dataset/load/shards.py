@@ -37,6 +37,15 @@ _LARGEST_INDEX = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """The shards of a retry."""
+
+    segment: int  # its number
+    shards: range
+    missing: frozenset[int]  # shards that are not finished
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSet:
     """The finished shards of one dataset, in order; those without a sample are left out. Small, and can be pickled.
 
@@ -62,7 +71,7 @@ class ShardSet:
     file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
     # those of other tools' tar files are taken as a whole, and 0 is unknown
     further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
-    retries: tuple[range, ...] = ()  # shards of retries, whose samples have the keys of earlier shards
+    retries: tuple[Retry, ...] = ()  # whose samples have the keys of earlier shards
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -148,7 +157,7 @@ class ShardSet:
 
     def key_start(self, shard: int) -> str:
         """With what the keys of the samples of a shard begin; "" if that is unknown."""
-        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.retries)):
+        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each.shards for each in self.retries)):
             return ""
         return self.names[shard].partition(".")[0]
 
@@ -201,9 +210,15 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
     return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
 
 
-def _retries(dataset: Dataset) -> tuple[range, ...]:
-    segments = dataset.run.segments if dataset.run is not None else ()
-    return tuple(range(each.first_shard, each.end or 0) for each in segments if each.kind == "retry")
+def _retries(dataset: Dataset) -> tuple[Retry, ...]:
+    finished = dataset.shards.finished().keys()
+    found = []
+    for segment in dataset.run.segments if dataset.run is not None else ():
+        if segment.kind == "retry":
+            shards = range(segment.first_shard, segment.end or 0)
+            missing = frozenset(shard_id for shard_id in shards if shard_id not in finished)
+            found.append(Retry(segment.number, shards, missing))
+    return tuple(found)
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -288,22 +289,44 @@ def sidecars(folder: str) -> dict[str, Any]:
     return {key: json.loads(content) for key, content in found.items()}
 
 
+def contents(folder: str) -> dict[str, bytes]:
+    return {path.as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet"])
 @pytest.mark.usefixtures("listed")
-def test_what_it_has_begun_is_completed_and_can_be_read_as_one(output_format: str) -> None:
-    run_theirs("--output_format", output_format, "--output_folder", "out")
-    kept = Path("out/0000_stats.json").read_bytes()
-    for path in sorted(Path("out").rglob("0001*"), key=lambda path: -len(path.parts)):
+def test_what_it_has_begun_is_refused_and_completed_beside_it(
+    output_format: str, page: Callable[[str, str], list[str]]
+) -> None:
+    """As docs/resuming.md shows it."""
+    run_theirs("--output_format", output_format, "--output_folder", "begun")
+    for path in sorted(Path("begun").rglob("0001*"), key=lambda path: -len(path.parts)):
         if path.is_dir():
             path.rmdir()
         else:
             path.unlink()
-    run_ours("--output_format", output_format, "--output_folder", "out")
-    assert Path("out/0000_stats.json").read_bytes() == kept
+    before = contents("begun")
+    ours = [sys.executable, "-m", "any2ds", "--preset=img2dataset", *LINE, "--output_format", output_format]
+    done = subprocess.run([*ours, "--output_folder", "begun"], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, contents("begun")) == (2, before)
+    assert "'begun' holds shards, and no .any2ds/run that says how any2ds made them" in done.stderr
+
+    rows = pa.csv.read_csv("list.csv")
+    pq.write_table(rows.rename_columns(["url", *rows.column_names[1:]]), "urls.parquet")
+    (block,) = page("Resume", "resuming.md")
+    exec(compile(block, "resuming.md", "exec"), {})
+    options = {"number_sample_per_shard": 3, "oom_shard_count": 4, "image_size": 64, "quiet": True}
+    described = {"caption_col": "text", "save_additional_columns": ["n", "score"]}
+    download(
+        "rest.parquet", "rest", preset="img2dataset", output_format=output_format, url_col="url", **described, **options
+    )
     wanted = ["key", "url", "caption", "status", "width", "height", "original_width", "exif", "sha256"]
     wanted += ["jpg"] if output_format == "parquet" else []
-    shards = sorted(Path("out").glob("*.parquet"))
+    shards = sorted([*Path("begun").glob("*.parquet"), *Path("rest").glob("*.parquet")])
     table = pa.concat_tables(pq.read_table(path, columns=wanted) for path in shards)
-    assert sorted(table["key"].to_pylist()) == [f"{n // 3:04d}{n % 3}" for n in range(len(ROWS))]
+    begun, rest = ["00000", "00001", "00002", "00020"], ["00000", "00001", "00002"]
+    assert sorted(table["key"].to_pylist()) == sorted([*begun, *rest])
+    assert sorted(table["caption"].to_pylist()) == [f"größe, {n}" for n in range(len(ROWS))]
     assert table["status"].to_pylist().count("success") == 4
-    assert sum(json.loads(path.read_text())["failed_to_resize"] for path in Path("out").glob("*_stats.json")) == 2
+    stats = [path for folder in ("begun", "rest") for path in Path(folder).glob("*_stats.json")]
+    assert sum(json.loads(path.read_text())["failed_to_resize"] for path in stats) == 2

@@ -150,7 +150,8 @@ class _Shard:
             name = layout.segment_file(retry.segment, layout.SEGMENT_ROWS)
             with shard.in_this_process().folder.open(name) as stream, pq.ParquetFile(stream) as rows:
                 column = rows.schema_arrow.names.index(KEY_COLUMN)
-                for group, shard_id in enumerate(retry.shards):  # each shard of a retry is a row group of its list
+                # Each shard of a retry is a row group of its list.
+                for group, shard_id in zip(range(rows.metadata.num_row_groups), retry.shards, strict=False):
                     keys = rows.metadata.row_group(group).column(column).statistics
                     if shard_id not in retry.missing and keys.min <= last and first <= keys.max:
                         tried = rows.read_row_group(group, [KEY_COLUMN])[KEY_COLUMN]

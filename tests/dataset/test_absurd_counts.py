@@ -64,6 +64,17 @@ def test_more_shards_than_a_disk_can_hold(change: dict[str, int], dataset: Path)
     assert 0 < len(found["inspect"].missing) < 1_000_000
 
 
+@pytest.mark.parametrize("change", [{"shards": 10**12}, {"rows": 10**12, "shards": 10**12}])
+def test_a_retry_of_more_shards_than_a_disk_can_hold(change: dict[str, int], dataset: Path) -> None:
+    assert any2ds.retry(dataset, codes="all", quiet=True, distributor="inline", report=False).count == 1
+    path = dataset / ".any2ds/segments/0001"
+    segment = json.loads(path.read_text())
+    path.write_text(json.dumps(segment | {"ending": segment["ending"] | change}))
+    found = commands(dataset)
+    assert 0 < len(found["inspect"].missing) < 1_000_000
+    assert str(found["retry"]).startswith(".any2ds/segments/0001.rows, the list of a retry, cannot be read")
+
+
 @pytest.mark.parametrize("digits", [9, 18, 200])
 def test_a_shard_whose_name_is_all_nines(digits: int, dataset: Path) -> None:
     shutil.copy(dataset / "00001_stats.json", dataset / f"{'9' * digits}_stats.json")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import orjson
 
@@ -34,6 +34,7 @@ _LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions 
 _KIND_OF_WIDS = "wids-shard-index"
 _STATS_AT_ONCE = 10_000
 _LARGEST_INDEX = 64 << 20  # bytes
+_MOST_MISSING = 1 << 17  # shards of a retry: a run file may have any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +217,8 @@ def _retries(dataset: Dataset) -> tuple[Retry, ...]:
     for segment in dataset.run.segments if dataset.run is not None else ():
         if segment.kind == "retry":
             shards = range(segment.first_shard, segment.end or 0)
-            missing = frozenset(shard_id for shard_id in shards if shard_id not in finished)
-            found.append(Retry(segment.number, shards, missing))
+            missing = (shard_id for shard_id in shards if shard_id not in finished)
+            found.append(Retry(segment.number, shards, frozenset(islice(missing, _MOST_MISSING))))
     return tuple(found)
 
 

@@ -59,19 +59,19 @@ class Fetching:
                 self._steps.hand_over()
                 yield from self._shards.events()
                 yield from self._record_unfetched()
-                if self._has_stopped() or self._is_stuck():
+                if self._is_over() or self._is_stuck():
                     break
         yield from self._pass_steps()
         yield from self._record_unfetched()
         if not (self._is_stopping() or self._shards.are_finished):
             yield from self._give_up()
 
-    def _has_stopped(self) -> bool:
-        """Whether the run is stopped, and no shard is worth waiting for: those without prospect are left first."""
+    def _is_over(self) -> bool:
+        """Whether there is nothing to wait for. When the run is stopped, shards without prospect are left first."""
         if self._is_stopping():
             self._leave_shards()
             return not self._shards.any_open
-        return False
+        return self._shards.are_finished
 
     def _leave_shards(self) -> None:
         """Leave the shards that will not be complete in time to another run."""

@@ -71,13 +71,11 @@ class ShardContext:
             return frozenset()
         return taken_extensions(self.writer.has_members, "caption" in rows.schema.names, self.further)
 
-    @cached_property
-    def bounds_files(self) -> bool:
-        """Whether some files are too large for the format."""
-        return self.writer.most_bytes is not None or self.writer.most_sample_bytes is not None
-
     def storable(self, samples: Samples) -> Samples:
         """The samples of a row; one with a file that the format cannot hold has failed, and its files are released."""
+        writer = self.writer
+        if writer.most_bytes is None and writer.most_sample_bytes is None:
+            return samples
         return [self._refused(sample) or sample for sample in samples]
 
     def _refused(self, sample: Sample) -> Sample | None:

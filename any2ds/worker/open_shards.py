@@ -200,8 +200,7 @@ class OpenShards:
 
     def _add_row(self, shard: OpenShard, samples: Samples) -> None:
         """Write the samples of a row, and count them for Progress."""
-        if self._context.bounds_files:
-            samples = self._context.storable(samples)
+        samples = self._context.storable(samples)
         rows = shard.rows_with(samples[0].row.position)
         code = code_of(outcome_of(samples))
         size = 0

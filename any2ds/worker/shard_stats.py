@@ -61,11 +61,10 @@ class ShardStats:
         self._samples += 1
         if not_processed:
             self.not_processed.update(not_processed.values())
-        self._exts[ext] += 1  # not by `add_file`: a call more for every row
-        self._bytes += size
+        self.add_file(ext, size)
 
     def add_file(self, ext: str, size: int) -> None:
-        """A further file of the last sample is stored."""
+        """A file is stored, the only one or one of several of its sample."""
         self._exts[ext] += 1
         self._bytes += size
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -38,9 +38,6 @@ SETTLED_COLUMN = "any2ds.settled"
 JOB_COLUMNS = (BAD_ROW_COLUMN, KEY_COLUMN, REPLACES_COLUMN, MEMBERS_COLUMN, SETTLED_COLUMN)
 """Columns of the rows of a job that do not come from the list."""
 
-MOST_HANGS = 2
-"""Times that fetching may get stuck over a shard before its rows are not fetched any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
@@ -52,12 +49,6 @@ class ShardJob:
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run
-    # How often fetching got stuck over it in this run. After the first time, rows that are missing when it gets stuck
-    # again are recorded as failed; after MOST_HANGS, all rows are, without being fetched.
-    hangs: int = 0
+    record_as_failed: bool = False  # its rows are recorded as failed, not fetched
     size: int = 0  # bytes of its rows in memory, where `rows` are compressed
     fingerprint: str = ""  # of its URLs as they stand in the list, `manifest.urls_sha256`
-
-    def after_hang(self) -> ShardJob:
-        """The next try at a shard over which fetching has got stuck."""
-        return replace(self, attempt=self.attempt + 1, hangs=self.hangs + 1)

@@ -97,9 +97,9 @@ class ShardContext:
 
     def _in_sight(self, of_list: Sequence[str], own: Sequence[str]) -> Sequence[str]:
         """The columns in sight of a dataset that is to look like one of another tool."""
-        preset, options = presets.find(self.options.preset), self.options
-        assert preset is not None
-        columns = preset.columns(of_list, own)
+        recipe, options = presets.find(self.options.preset), self.options
+        assert recipe is not None
+        columns = recipe.columns(of_list, own)
         # A file that is a column, or in a record, has its extension from the name of that; else a column must tell it.
         is_told = self.writer.has_members or self.writer.extension is None or options.data_column == options.file_ext
         return columns if is_told else (*columns, "ext")
@@ -107,8 +107,8 @@ class ShardContext:
     def figures(self, report: ShardReport) -> dict[str, Any]:
         """What the stats of a shard say; with a preset, also under the names of the other tool."""
         stats = report.to_json()
-        preset = presets.find(self.options.preset)
-        return {**stats, **{theirs: stats[ours] for theirs, ours in preset.figures.items()}} if preset else stats
+        recipe = presets.find(self.options.preset)
+        return {**stats, **{theirs: stats[ours] for theirs, ours in recipe.figures.items()}} if recipe else stats
 
 
 def _shown(rows: pa.Table, members: Members) -> pa.Table:
@@ -123,13 +123,14 @@ def named(samples: Samples, taken: frozenset[str]) -> Samples:
     """The samples of a row with extensions that are none of those `taken`."""
     for sample in samples:
         if sample.ext.lower() in taken:
-            exts = [free_extension(sample.ext, taken) for sample in samples]
-            pairs = zip(samples, exts, strict=True)
-            return [
-                sample if sample.ext == ext else replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
-                for sample, ext in pairs
-            ]
-    return samples
+            break
+    else:
+        return samples
+    return [_named(sample, free_extension(sample.ext, taken)) for sample in samples]
+
+
+def _named(sample: Sample, ext: str) -> Sample:
+    return sample if sample.ext == ext else replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
 
 
 class StagedFiles:
@@ -142,10 +143,14 @@ class StagedFiles:
         self._data = self._folder / (self.data_name or f"{layout.shard_name(shard_id)}.none")
         self._hides = self._options.preset is not None  # what other tools do not write, indexes among it
         self._sidecars = [f"{layout.shard_name(shard_id)}{end}" for end in self._writer.sidecars]
-        has_table = not (self._writer.holds_metadata or (self._hides and self._writer.extension is None))
+        has_table = not (self.holds_metadata or (self._hides and self._writer.extension is None))
         formats = [name for name in self._options.metadata_format if name != "parquet" or has_table]
         self._tables = {layout.metadata_name(shard_id, name): tables.WRITERS[name] for name in formats}
         self._own_table = layout.own_metadata_name(shard_id) if self._hides else None
+
+    @property
+    def holds_metadata(self) -> bool:
+        return self._writer.holds_metadata
 
     def open(self, metadata: MetadataTable) -> ShardWriter:
         return self._writer(self._data, metadata, self._options)

@@ -73,12 +73,16 @@ class JoinedRows:
         """Whether a fetcher has taken all of them, if it has those of the slots before `handed`."""
         return not self._asked or handed > self._asked[-1]
 
-    def missing_rows(self, before: int | None = None) -> list[Row]:
-        """The URLs to fetch that have no outcome, of the slots `before` this one; without the columns of the list."""
+    def without_outcome(self, among: int | None) -> list[Row]:
+        """Those without an outcome, of the slots before `among`, bare of what the list says of them."""
         copies = {slot for own in self._copies.values() for slot in own}
-        return [self._slots.bare(slot) for slot in sorted(self._open - copies) if before is None or slot < before]
+        return [self._slots.bare(slot) for slot in sorted(self._open - copies) if among is None or slot < among]
 
-    def add(self, samples: Samples) -> list[Samples]:
+    @property
+    def is_complete(self) -> bool:
+        return not self._open
+
+    def take(self, samples: Samples) -> list[Samples]:
         """Keep what has become of one URL: the rows of which all is known now."""
         sample = samples[0] if len(samples) == 1 else _one_of(samples)
         slot = sample.row.position

@@ -29,6 +29,7 @@ class StuckFetchers:
     hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
     kills_at: str | None = None  # when one of them is pulled, the process is killed, as for want of memory
     takes_nothing: bool = False  # no row is ever pulled
+    close_hangs: bool = False
 
     def __call__(self, options: FetchOptions, buffer: Buffer) -> _StuckFetcher:
         return _StuckFetcher(self, options, buffer)
@@ -67,6 +68,8 @@ class _StuckFetcher:
 
     def close(self) -> None:
         self._fetcher.close()
+        if self._reported.close_hangs:
+            threading.Event().wait()
 
     def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
         if self._reported.takes_nothing:

@@ -117,7 +117,7 @@ class FailedRows:
             for _, several in groupby(self._tables(sorted(shards)), key=lambda each: each[0]):
                 for group in _divided((table for _, table in several), rows_per_shard):
                     writer = writer or pq.ParquetWriter(path, group.schema, compression="zstd")
-                    writer.write_table(group.select(writer.schema.names).cast(writer.schema), rows_per_shard)
+                    writer.write_table(group, rows_per_shard)
                     written.append(group.num_rows)
         finally:
             if writer is not None:
@@ -125,7 +125,11 @@ class FailedRows:
         return written
 
     def _tables(self, shards: Sequence[int]) -> Iterator[tuple[str | None, pa.Table]]:
-        """The failed rows of each shard that has any, in order, and the split that all its rows have, if they do."""
+        """The failed rows of each shard that has any, in order, and the split that all its rows have, if they do.
+
+        All have the columns of the first.
+        """
+        schema: pa.Schema | None = None
         numbers = iter(shards)
         waiting: deque[tuple[int, Future[tuple[str | None, pa.Table] | None]]] = deque()
         pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-metadata")
@@ -142,7 +146,9 @@ class FailedRows:
                     self.damaged.append((shard_id, error_text(error)))
                     continue
                 if found is not None:
-                    yield found
+                    split, table = found
+                    schema = schema or table.schema
+                    yield split, table.select(schema.names).cast(schema)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -202,7 +208,7 @@ def _divided(tables: Iterable[pa.Table], rows_per_shard: int) -> Iterator[pa.Tab
     """Rows in tables of `rows_per_shard`, the last of which may have less."""
     waiting: list[pa.Table] = []
     for table in tables:
-        waiting.append(table.select(waiting[0].schema.names).cast(waiting[0].schema) if waiting else table)
+        waiting.append(table)
         while sum(each.num_rows for each in waiting) >= rows_per_shard:
             rows = pa.concat_tables(waiting)
             yield rows.slice(0, rows_per_shard)

@@ -93,7 +93,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
             "changed; choose another output_folder, or empty this one yourself"
         )
     own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
-    refuse_users_files(output, names, own, new, before.end if before is not None else None)
+    refuse_users_files(output, names, own, new, before.end if before is not None else None, finished)
     finder = _Finder(config, source, output, finished)
     output.create()
     if before is not None and (is_overwriting or finder.may_begin_anew(before, now)):

@@ -10,7 +10,7 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -142,15 +142,19 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def refuse_users_files(
-    output: OutputFolder, names: Collection[str], own: ShardNames | None, new: ShardNames, end: int | None = None
+    output: OutputFolder,
+    names: Iterable[str],
+    own: ShardNames | None,
+    new: ShardNames,
+    end: int | None = None,
+    finished: Container[int] = (),
 ) -> None:
     """Raises OutputError if a file among `names` has the name of a `new` shard, and belongs to no shard of the dataset
     that is there, whose shards have the names `own`.
 
     `end` is the number behind the last shard that runs have begun, as far as that is known: from there on, only shards
-    with statistics belong to the dataset. Before it, a run that was killed may have left files without any.
+    that are `finished` belong to the dataset. Before it, a run that was killed may have left files without any.
     """
-    finished = layout.finished_shards(names)
     users = [name for name in names if new.has(name) and not (own and own.has_begun(name, end, finished))]
     if users:
         shown = " and ".join(map(printable, sorted(users)[:2])) + (f" and {len(users) - 2:,} more" * (len(users) > 2))

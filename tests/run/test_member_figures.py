@@ -12,12 +12,17 @@ from any2ds.testing.server import serve
 FAILED = {"image": {"http_404": 1}, "mask": {"http_404": 2, "http_503": 1}}
 
 
-def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "files"
+def write_files(folder: Path, count: int) -> Path:
+    """Images and masks, with their numbers."""
     folder.mkdir()
-    for n in range(10):
+    for n in range(count):
         for name in "im":
             (folder / f"{name}{n}.bin").write_bytes(f"{name}{n}".encode())
+    return folder
+
+
+def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_files(tmp_path / "files", 10)
     script: dict[str, Any] = {"m1.bin": ["404"], "m4.bin": ["404"], "i4.bin": ["404"], "m7.bin": ["503", "503", "ok"]}
     with serve(folder, script) as server:
         rows = [{"img": server.url(f"i{n}.bin"), "seg": server.url(f"m{n}.bin")} for n in range(10)]
@@ -52,11 +57,7 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_members_of_rows_that_were_tried_again_count_once(times: int, tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for n in range(4):
-        for name in "im":
-            (folder / f"{name}{n}.bin").write_bytes(f"{name}{n}".encode())
+    folder = write_files(tmp_path / "files", 4)
     script: dict[str, Any] = {"m1.bin": [*["503"] * times, "ok"], "i2.bin": ["404"]}
     options: dict[str, Any] = {
         "url_col": "image:img,mask:seg",

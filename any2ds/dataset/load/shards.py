@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import accumulate, islice
+from itertools import accumulate
 
 import orjson
 
@@ -20,6 +20,7 @@ from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
 from any2ds.dataset.load.files import mark_of
 from any2ds.dataset.load.remote import StoredFile, StoreReader
@@ -34,7 +35,6 @@ _LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions 
 _KIND_OF_WIDS = "wids-shard-index"
 _STATS_AT_ONCE = 10_000
 _LARGEST_INDEX = 64 << 20  # bytes
-_MOST_MISSING = 1 << 17  # shards of a retry: a run file may have any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +212,16 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _retries(dataset: Dataset) -> tuple[Retry, ...]:
-    finished = dataset.shards.finished().keys()
-    found = []
-    for segment in dataset.run.segments if dataset.run is not None else ():
-        if segment.kind == "retry":
-            shards = range(segment.first_shard, segment.end or 0)
-            missing = (shard_id for shard_id in shards if shard_id not in finished)
-            found.append(Retry(segment.number, shards, frozenset(islice(missing, _MOST_MISSING))))
-    return tuple(found)
+    retries = [each for each in dataset.run.segments if each.kind == "retry"] if dataset.run is not None else []
+    finished = dataset.shards.finished() if retries else ()
+    return tuple(
+        Retry(
+            each.number,
+            range(each.first_shard, each.end or 0),
+            frozenset(ExpectedShards([each], finished, None).missing),
+        )
+        for each in retries
+    )
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

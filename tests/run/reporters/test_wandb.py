@@ -26,6 +26,13 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def late_server() -> Iterator[Server]:
+    """Its last picture arrives when it is asked for again."""
+    with serve(PICTURES, {"bars-10.jpg": ["timeout", "ok"]}) as server:
+        yield server
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "any2ds", *arguments, "--enable_wandb", "--log_interval=0.1", "--processes_count=1"]
 
@@ -174,13 +181,8 @@ def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_no_process_and_the_next_goes_on(tmp_path: Path) -> None:
-    with serve(PICTURES, {"bars-10.jpg": ["timeout", "ok"]}) as server:
-        _expect_a_killed_run_to_go_on(server, tmp_path)
-
-
-def _expect_a_killed_run_to_go_on(server: Server, tmp_path: Path) -> None:
-    write_list(tmp_path, server, "bars-10.jpg")
+def test_a_killed_run_leaves_no_process_and_the_next_goes_on(late_server: Server, tmp_path: Path) -> None:
+    write_list(tmp_path, late_server, "bars-10.jpg")
     arguments = ["--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=6", "--timeout=600"]
     run = subprocess.Popen(
         command(*arguments),

@@ -427,7 +427,7 @@ class OpenShards:
         self._closed = True
         self._flows.set()
         self._room.release()
-        self._output.give_up()
+        self._output.stop.set()
         self._list_bytes.open()
         self._publisher.shutdown(wait=False, cancel_futures=True)
         # One may be at it, and should not make files in a folder that is being removed.

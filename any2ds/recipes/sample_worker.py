@@ -192,7 +192,7 @@ class _Maker:
                 metadata.add(sample)
                 writer.write(sample)
                 stats.add_row(SUCCESS, SUCCESS)
-                stats.add_file(sample.ext, sample.size)
+                stats.add_sample(sample.ext, sample.size)
                 size += sample.size
                 if writer.held > _BYTES_AT_ONCE:
                     writer.flush()

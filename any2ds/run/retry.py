@@ -75,7 +75,6 @@ def retry(options: ParsedOptions) -> RunReport:
             storage=storage,
             media=media,
             limits=running.transform_limits,
-            grace=running.grace,
         )
         shard_list.finished_before = plan.finished
         steps = options_by_step(media, presets.set_by(made.preset))

@@ -363,22 +363,6 @@ def test_shards_whose_last_rows_are_under_way_are_finished(tmp_path: Path, serve
     expect_whole(tmp_path / "out", 3, 15)
 
 
-def test_a_shard_whose_rows_wait_for_a_slow_host_is_given_up_at_once(
-    tmp_path: Path, server: Server, start: Start
-) -> None:
-    (tmp_path / "urls.txt").write_text("".join(f"{server.url('held')}?{n}\n" for n in range(400)))
-    running = start("--max_per_host=2", "--timeout=0", "--grace=100_000", "--processes_count=1", "--log_interval=0.1")
-    assert running.stderr is not None
-    for line in running.stderr:
-        if "398 rows wait" in line:  # all are with the engine
-            break
-    running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=WAIT)[1]
-    assert running.returncode == 130
-    assert "1 open given up" in said
-    assert not list((tmp_path / "out").glob("*.tar"))
-
-
 def test_while_it_stops_open_shards_are_counted_in_one_way_and_nothing_is_promised(
     tmp_path: Path, server: Server, start: Start
 ) -> None:

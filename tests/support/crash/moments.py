@@ -16,7 +16,8 @@ DATA = "data published, metadata or stats not"
 METADATA = "data and metadata published, no stats yet"
 STATS = "stats staged, the rest published"
 ENDING = "ending"
-ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, ENDING)
+REMOVING = "removing shards"
+ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, ENDING, REMOVING)
 
 _STATS_SUFFIX = "_stats.json"
 
@@ -72,6 +73,8 @@ def moment(before: Look, now: Look, shards: int) -> str:
     """What a run is at that found `before` when it began; `shards` is how many there will be."""
     if RUN_FILE not in now.files or (now.files == before.files and not now.at_work(before)):
         return STARTING
+    if now.stats() < before.stats():
+        return REMOVING
     fresh = {name for name, mark in now.files.items() if before.files.get(name) != mark}
     staged = now.staged_since(before)
     unfinished = {_stem(name) for name in fresh if name[:1].isdigit()} - _finished(now.files)

@@ -60,7 +60,7 @@ class Kill:
 
     kind: str
     moment: str | None  # None: when the time has come
-    after: float  # seconds after the start of the run, if it is by time; else after the hunt could begin
+    after: float  # the start of the run, if it is by time; in parts of what runs take
     shards: int  # that the run has finished before
 
 
@@ -189,7 +189,7 @@ class Plan:
         for _ in range(0 if isinstance(self._place, SmallDisk) or self._reported.in_pairs else count):
             kind = rng.choices([*_KINDS], [*_KINDS.values()])[0]
             wanted = rng.choices([*hit], [*hit.values()])[0]
-            after = rng.uniform(0, 0.9) if wanted == moments.STARTING else rng.uniform(0, 2.0)
+            after = rng.uniform(0, 0.4 if wanted == moments.STARTING else 1)
             kills.append(Kill(kind, wanted, after, rng.randint(0, shards // (2 * count))))
         return kills
 
@@ -201,7 +201,7 @@ class Plan:
             "output_folder": self._place.url,
             "output_format": self._reported.output_format,
             "number_sample_per_shard": ROWS_PER_SHARD,
-            "processes_count": 2,
+            "processes_count": 1 if self._reported.in_pairs else 2,
             "disable_all_reencoding": True,  # what is served only begins as pictures do
             "timeout": 120,  # nothing is slow here but the machine, which may be busy, and processes that are frozen
         }

@@ -52,7 +52,6 @@ DISK_FULL = "disk full"
 _EXIT_CODES = {ALL: {-9}, PARENT: {-9}, SIGTERM: {143}, SIGINT: {130}}
 
 _ROOT = Path(__file__).parents[3]
-_HUNT = 1.0  # seconds that we wait for a moment before we take any
 _LAST_SHARDS = 2  # with fewer to come than this, any moment will do as well
 _TURNS_TO_LOOK_FOR_WORKERS = 16
 _ENDS_WITHIN = 120.0  # seconds after it has last changed a shard
@@ -124,7 +123,7 @@ class _Story:
         self._rng = random.Random(reported.name)  # for what is not planned
         self._marks: list[str] = []
         self._removed: frozenset[int] = frozenset()  # shards that a repair has removed, and no command has made again
-        self._seconds = 2.0  # that a command of a pair takes if nothing comes between
+        self._seconds = 2.0  # that a command takes if nothing comes between, on this machine, as busy as it is
         self._had_workers = False  # the present run, of which one is there before it has the folder
         self._temporary = scratch / "tmp"
         self._temporary.mkdir()
@@ -251,6 +250,8 @@ class _Story:
         asked = time.monotonic()
         is_stopping = kinds[-1:] in ([SIGTERM], [SIGINT])
         code = self._wait(running, _STOPS_WITHIN) if is_stopping else self._wait_while_it_works(running)
+        if not kinds:
+            self._seconds = time.monotonic() - started
         self._judge(code, kinds, phase)
         if is_stopping:
             self._settle()
@@ -343,7 +344,7 @@ class _Story:
             now, look = time.monotonic(), self._place.look()
             done, finished = look.stats() - before.stats(), look.stats()
             if kill.moment in (None, moments.STARTING, moments.REMOVING):
-                due = now - started >= kill.after
+                due = now - started >= kill.after * self._seconds
             elif kill.moment == moments.ENDING:
                 due = finished >= phase.goal
             else:
@@ -351,7 +352,8 @@ class _Story:
             last_chance = phase.goal - finished < _LAST_SHARDS and done > 0 and kill.moment != moments.ENDING
             if due or last_chance:
                 hunting = hunting or now
-                any_will_do = kill.moment is None or last_chance or now - hunting > _HUNT
+                late = kill.moment != moments.REMOVING and now - hunting > self._seconds / 2
+                any_will_do = kill.moment is None or last_chance or late
                 if any_will_do or kill.moment == moment(before, look, phase.goal):
                     frozen = processes.freeze(running.pid, workers)
                     at = moment(before, self._place.look(), phase.goal)

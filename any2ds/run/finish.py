@@ -10,8 +10,8 @@ from any2ds.dataset.run_file import options_of
 from any2ds.run.last_report import write_dataset_files
 from any2ds.run.ranks import Completion
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 
 
@@ -24,7 +24,7 @@ def finish(options: ParsedOptions) -> Completion:
     (asked,) = options.groups
     asked = located(asked, Stores(asked.storage_options))
     storage = StorageOptions(storage_options=asked.storage_options)
-    output = OutputFolder.at(asked.output_folder, storage)
+    output = open_folder(asked.output_folder, storage)
     made, _ = options_of(output)
     info = RunInfo("finish", output, public(flat([asked])), storage, output.identity, made)
     with locked(output, "finish"):

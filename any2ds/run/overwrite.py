@@ -31,7 +31,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
     refuse_lists(output, lists, shards)
     own = sorted(name for name in names if shards.shard_of(name) is not None)
-    folders = {name: output.members(name) for name in own if name.isdecimal()}
+    folders = {name: output.names(name) for name in own if name.isdecimal()}
     foreign = sorted(name for name in names if _is_stats(name) and shards.shard_of(name) is None)
     for folder, members in folders.items():
         foreign += [f"{folder}/{name}" for name in members if not _is_of_sample(name, int(folder), shards.names)]

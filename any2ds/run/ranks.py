@@ -15,7 +15,8 @@ from any2ds.core import layout
 from any2ds.core.errors import OptionError, shard_count
 from any2ds.dataset.run_file import manifest_of
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, Intervals, RunLock, locked
+from any2ds.storage.lock.lease import Intervals, RunLock
+from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, locked
 
 _MOST_NAMED = 10
 _SLURM, _INDEX = "SLURM_PROCID", "JOB_COMPLETION_INDEX"

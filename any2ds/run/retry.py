@@ -25,8 +25,8 @@ from any2ds.run.download import DatasetRun
 from any2ds.run.monitor import Outlook
 from any2ds.run.retried import FailedRows, RetriedRows, rows_of
 from any2ds.run.session import check_parts, check_private, check_user_steps, checked_steps, distributing, run_info
-from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 from any2ds.transforms.chain import step_records
 
@@ -42,7 +42,7 @@ def retry(options: ParsedOptions) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, into new shards behind the others."""
     asked, storage, fetch, running, watch = options.groups
     asked = located(asked, Stores(storage.storage_options))
-    output = OutputFolder.at(asked.output_folder, storage)
+    output = open_folder(asked.output_folder, storage)
     check_private(output, running)
     manifest = manifest_of(output)
     made, media = options_in(manifest, output)
@@ -133,10 +133,10 @@ def _planned(output: OutputFolder, media: MediaOptions, codes: Collection[str]) 
             "%s: run the original download command to complete them", shard_count(missing, "is not finished", "are not")
         )
     failed, number = FailedRows(output, manifest, codes), len(manifest.segments)
-    with staging(output.staging_root) as folder:
+    with output.staging() as folder:
         rows = failed.write(finished, folder / "rows")
         if rows:
-            output.publish(folder / "rows", layout.segment_file(number, layout.SEGMENT_ROWS))
+            output.publish({layout.segment_file(number, layout.SEGMENT_ROWS): folder / "rows"})
     if rows:
         are_full = all(count == manifest.layout.rows_per_shard for count in rows[:-1])
         segment = Segment(

@@ -70,7 +70,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
         is_void = not (finished or is_rank or mode == "extend")  # nothing is lost then
         is_other = bool(changed_options(before, now)) or not any(map(url_list.begins, before.lists))
         if mode == "overwrite" or (is_void and is_other):
-            overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.input_files)
+            overwrite(output, before, [*names, *output.state_files()], source.input_files)
             names, before, finished = output.names(), None, frozenset()
     manifest = before or _begin(output, now)
     if changed := changed_options(manifest, now):

@@ -14,8 +14,15 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import InputFile
 from any2ds.storage.report_file import is_others_report
 
-# In `.any2ds/`: what this run has made there, and the file that goes last.
-_OF_RUNS = (layout.LOCK_FILE, layout.WORKERS_FILE, layout.TEMPORARY_FOLDER, layout.WORK_FOLDER, layout.RUN_FILE)
+# In `.any2ds/`: what this run, or the estimate that it is for, has made there already; and what is removed last.
+_KEPT = (
+    layout.LOCK_FILE,
+    layout.WORKERS_FILE,
+    layout.TEMPORARY_FOLDER,
+    layout.WORK_FOLDER,
+    layout.TRANSFERS_FILE,
+    layout.RUN_FILE,
+)
 
 
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[InputFile]) -> None:
@@ -46,7 +53,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         visible.remove(layout.REPORT_FILE)
     if layout.RECIPE_FILE in names:
         visible.update(name for name in names if name.endswith(tfds.LABELS_END))
-    state = [name for name in names if name.startswith(f"{layout.STATE_FOLDER}/") and not name.startswith(_OF_RUNS)]
+    state = [name for name in names if name.startswith(f"{layout.STATE_FOLDER}/") and not name.startswith(_KEPT)]
     try:
         output.remove(layout.SHARDS_FILE)
         output.remove_many(sorted(visible))

@@ -63,16 +63,12 @@ class ShardNames:
         """Whether a dataset has such a name."""
         return name in self.of_all or self.shard_of(name) is not None
 
-    def of_shard(self, shard_id: int) -> list[str]:
-        """All names of the files of a shard."""
-        return [f"{self.names.shard_name(shard_id)}{end}" for end in self.ends]
-
 
 def refuse_lists_in_the_way(config: Config, output: OutputFolder, source: Source) -> None:
     """Raises OutputError if a list lies where the run writes, or if what the run writes would be read as a list: the
     list would change while it is read, and the same command could not go on."""
     shards = ShardNames.of(config.to_options())
-    names = [name for shard_id in _SAMPLE_SHARDS for name in shards.of_shard(shard_id)]
+    names = [f"{shards.names.shard_name(shard_id)}{end}" for shard_id in _SAMPLE_SHARDS for end in shards.ends]
     stores = Stores(config.storage.storage_options)
     for given in source.given:
         fs, path = stores.open(os.path.expanduser(given))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 from any2ds.config.options import Config
 from any2ds.core import layout
@@ -49,7 +50,7 @@ class ShardPlan:
         if config.output.dedupe == "run":
             rows, self._schema = mark_duplicates(rows, self._schema, self._layout, place.shard_at, config.media)
         self._cuts = place.cuts(rows, config.url_columns)
-        self._cuts = chain([*_on_disk(self._compared())], self._cuts)
+        self._compared_cuts = deque(_on_disk(self._compared()))
         self._remove_broken()
 
     def _makes(self, shard_id: int) -> bool:
@@ -121,7 +122,7 @@ class ShardPlan:
         short: Cut | None = None  # until it is known whether more rows follow
         failure: ReadError | None = None
         try:
-            for cut in self._cuts:
+            for cut in self._all_cuts():
                 self._begin_segment_of(cut)
                 if short is not None:
                     yield short
@@ -139,6 +140,11 @@ class ShardPlan:
             yield short
         if failure is not None:
             raise failure
+
+    def _all_cuts(self) -> Iterator[Cut]:
+        while self._compared_cuts:
+            yield self._compared_cuts.popleft()  # whose temporary files end with them
+        yield from self._cuts
 
     def _begin_segment_of(self, cut: Cut) -> None:
         """Begin a segment for rows behind the last one. Raises ChangedList if that cannot be."""

@@ -67,9 +67,10 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
     refuse_users_files(output, names, own, new, before.end if before is not None else None, finished)
     output.create()
     if before is not None:
-        is_void = not (finished or is_rank or mode == "extend")  # nothing is lost then
-        is_other = bool(changed_options(before, now)) or not any(map(url_list.begins, before.lists))
-        if mode == "overwrite" or (is_void and is_other):
+        is_empty = not (finished or is_rank or mode == "extend")  # nothing is lost then
+        if mode == "overwrite" or (
+            is_empty and (changed_options(before, now) or not any(map(url_list.begins, before.lists)))
+        ):
             overwrite(output, before, [*names, *output.state_files()], source.input_files)
             names, before, finished = output.names(), None, frozenset()
     manifest = before or _begin(output, now)

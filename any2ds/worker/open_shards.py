@@ -397,7 +397,7 @@ class OpenShards:
         self._stopping = True
         self._rows_flow.set()
         self._admission.close()
-        self._output.give_up()
+        self._output.stop.set()
         self._publisher.shutdown(wait=False, cancel_futures=True)
         # One may be at it, and should not make files in a folder that is being removed.
         wait_for([future for _, future in self._publishing if not future.cancelled()], _LAST_PUBLISH)

@@ -183,7 +183,7 @@ class OpenShard:
         writer.close()
         data_bytes = self._staged.data_bytes
         files = {**self._staged.data(), **self._staged.write_metadata(self.metadata)}
-        output.publish_all(files)
+        output.publish(files)
         self._staged.discard()
         self.stats.splits = self.metadata.splits
         self.stats.replaces, self.stats.replaced_members = self._rows.replaces, self._rows.replaced_members

@@ -29,6 +29,7 @@ from any2ds.core.shares import SharePath
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.fetch.policy.schedule import transfers_within
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
@@ -105,12 +106,12 @@ class ShardWorker:
 
         stores = Stores(self._storage.storage_options)
         hasty = Stores(self._storage.storage_options, ONCE)
-        overtime = Overtime(lambda: OutputFolder(self._options.output_folder, stores=hasty))
+        overtime = Overtime(lambda: open_folder(self._options.output_folder, stores=hasty))
         return UrlFetcher(fetch, buffer, stores, overtime)
 
     @property
     def folder(self) -> OutputFolder:
-        return OutputFolder.at(self._options.output_folder, self._storage)
+        return open_folder(self._options.output_folder, self._storage)
 
     def under(self, locks: tuple[LockRef, ...]) -> ShardWorker:
         worker = copy.copy(self)
@@ -148,7 +149,6 @@ class ShardWorker:
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         from any2ds.core.bodies.buffer import Buffer
-        from any2ds.storage.disk.staging import staging
         from any2ds.storage.lock.run_lock import working
         from any2ds.worker.context import ShardContext
         from any2ds.worker.describe import Describe
@@ -168,7 +168,7 @@ class ShardWorker:
             room = output.staging_room
             with room.watched():
                 room.check()
-                folder = stack.enter_context(staging(output.staging_root))
+                folder = stack.enter_context(output.staging())
             buffer = stack.enter_context(closing(Buffer(self._fetch.max_buffered_bytes, transfers, str(folder))))
             fetcher = stack.enter_context(closing((self._new_fetcher or self._of_urls)(self._fetch, buffer)))
             self._fetcher = fetcher

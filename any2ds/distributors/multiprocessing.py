@@ -266,7 +266,7 @@ class _Team:
             if job.shard_id in under_way:
                 job = job.after_hang(under_way[job.shard_id])
             (self._suspects if self._is_suspect(job) else self._returned).append(job)
-        if not (child.started and under_way):  # no shard is to blame, and the next process may end as soon
+        if not (under_way or child.released):  # no shard is to blame, and the next process may end as soon
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise RunError(f"worker processes end at once, the last one with: {reason}")

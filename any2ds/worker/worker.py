@@ -1,4 +1,4 @@
-"""What every distributor runs: a stream of shard jobs in, a stream of events out.
+"""The worker that every distributor runs: a stream of shard jobs in, a stream of events out.
 
     jobs ─▶ rows ─▶ fetch ─▶ describe ─▶ transform ─▶ add (order, write) ─▶ publish ─▶ reports
 
@@ -34,7 +34,7 @@ from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 
-# What it works with is imported where it works: the run, which only sends it, does without.
+# Modules that a working worker needs are imported in `__call__`: the run, which only sends it, does without.
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.fetch.contract import Fetcher
@@ -64,7 +64,7 @@ class ShardWorker:
     ) -> None:
         """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
         self._locks = locks
-        # It may be called in another working directory, on a machine of a cluster.
+        # A worker may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
         self._fetch = fetch
@@ -89,7 +89,7 @@ class ShardWorker:
         locks: tuple[LockRef, ...],
         new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
     ) -> ShardWorker:
-        """That of a run with these options."""
+        """The worker of a run with these options."""
         return cls(
             config.output,
             config.fetch,

@@ -21,7 +21,7 @@ from tests.support import crash
 from tests.support.crash.check import FORMATS
 from tests.support.crash.places import may_mount
 from tests.support.crash.plan import Told
-from tests.support.crash.story import Seen, play
+from tests.support.crash.story import Seen, play_or_exit
 
 _FORMATS = ("webdataset", "parquet", "files")  # those that are made differently; records are files like tars
 _PLACES = {"folder": 10, "disk": 40, "s3": 6}  # and the shards of the first list: one takes S3 some 50 requests
@@ -111,7 +111,7 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
     with ProcessPoolExecutor(workers, context) as pool:
         try:
             tasks = [
-                pool.submit(_play_one, reported, scratch / reported.name.replace(" ", "-")) for reported in stories
+                pool.submit(play_or_exit, reported, scratch / reported.name.replace(" ", "-")) for reported in stories
             ]
             for task in as_completed(tasks):
                 one = task.result()
@@ -124,13 +124,6 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
         except (KeyboardInterrupt, BrokenExecutor):
             _say("interrupted")
     return sorted(seen, key=lambda one: (one.reported.on, one.reported.output_format, one.reported.seed))
-
-
-def _play_one(reported: Told, scratch: Path) -> Seen:
-    try:
-        return play(reported, scratch)
-    except KeyboardInterrupt:
-        os._exit(130)  # and begin with no other story
 
 
 def _kills(seen: Iterable[Seen]) -> Counter[tuple[str, str]]:

@@ -32,11 +32,9 @@ from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
 from any2ds.core.reports import Event
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Fetched
-from any2ds.core.shares import SharePath
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.fetch.policy.schedule import transfers_within
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 
@@ -91,8 +89,7 @@ class ShardWorker:
         self._new_fetcher = new_fetcher
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs
-        self._parts: tuple[tuple[int, int], ...] = ()  # which of how many machines it is of
-        self._paths: tuple[SharePath, ...] = ()  # parts of the limits of hosts that it has, of those of its machine
+        self._machines = 1  # that fetch at the same time
         self._fetcher: Fetcher | None = None  # while it works
         self._stopping = False
         self.patience = process_limit(fetch)
@@ -119,12 +116,8 @@ class ShardWorker:
 
     def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
         from any2ds.fetch.fetcher import UrlFetcher
-        from any2ds.fetch.overtime import Overtime
 
-        stores = Stores(self._storage.storage_options)
-        hasty = Stores(self._storage.storage_options, ONCE)
-        overtime = Overtime(lambda: OutputFolder(self._options.output_folder, stores=hasty))
-        return UrlFetcher(fetch, buffer, stores, overtime)
+        return UrlFetcher(fetch, buffer, Stores(self._storage.storage_options), self._machines)
 
     @property
     def folder(self) -> OutputFolder:
@@ -135,19 +128,19 @@ class ShardWorker:
         worker._locks = (*self._locks, *locks)
         return worker
 
-    def part(self, number: int, of: int) -> ShardWorker:
+    def among(self, machines: int) -> ShardWorker:
+        of_hosts = [values.get("max_per_host", math.inf) for values in (self._fetch.hosts or {}).values()]
+        most = min(self._fetch.max_per_host, *of_hosts, math.inf)
+        if machines > most:
+            log.warning(
+                "%d machines fetch at the same time, with at least one transfer each: a host may see more than"
+                " --max_per_host=%d",
+                machines,
+                most,
+            )
         worker = copy.copy(self)
-        worker._parts = (*self._parts, (number, of))
+        worker._machines *= max(1, machines)
         return worker
-
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        self._paths = tuple(paths)
-        self._divide()
-
-    def _divide(self) -> None:
-        """Have the fetcher keep to the share of what hosts allow."""
-        if divide := getattr(self._fetcher, "divide", None):
-            divide([(*self._parts, *path) for path in self._paths or ((),)])
 
     @property
     def waiting(self) -> bool:
@@ -158,6 +151,8 @@ class ShardWorker:
 
     def share(self, processes: int) -> None:
         self._processes = processes
+        if share := getattr(self._fetcher, "share", None):
+            share(processes)
 
     def _threads(self) -> int:
         """How many are to take files through the steps, now."""
@@ -260,7 +255,7 @@ class ShardWorker:
         began = rows.handed, shards.taken
         began_at = time.monotonic()
         self._fetcher = fetcher
-        self._divide()
+        self.share(self._processes)
         watch = Watch(watchdog_limit(self._fetch), time.monotonic())
         next_look = 0.0
         shards.buffer = buffer

@@ -401,9 +401,6 @@ def _remove_own(output: OutputFolder, lock_file: str) -> None:
             if is_alone:  # small files that were about to be renamed
                 shutil.rmtree(Path(output.path) / layout.TEMPORARY_FOLDER, ignore_errors=True)
             file_lock.release()
-    if is_alone:
-        shutil.rmtree(Path(output.path) / layout.OVERTIME_FOLDER, ignore_errors=True)
-        output.remove_folder_if_empty(layout.WORK_FOLDER)
 
 
 def _remove_small_files(output: OutputFolder) -> None:

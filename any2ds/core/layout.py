@@ -28,8 +28,7 @@ work/<run>/              word that the workers of a cluster leave for the run, a
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 report.html              with a preset, in whose datasets nothing else may lie in sight
-tmp/any2ds-<machine>-<random>/  shards that a process writes; renamed into place when they are whole
-probe-0123abcd           for a moment: whether the folder can be written
+tmp/any2ds-<run>-<random>/  files that a process makes; renamed into place when they are whole
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ WORK_FOLDER = f"{STATE_FOLDER}/work"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
-PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
 
 _STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
 _MOST_ROWS = 10**15  # of a shard
@@ -161,7 +159,6 @@ def segment_file(number: int, end: str = "") -> str:
 MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
 _MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
 _WANDB_OF_MEMBER = re.compile(rf"{re.escape(WANDB_FILE)}-[a-z0-9-]+")
-_PROBE = re.compile(rf"{re.escape(PROBES)}[0-9a-f]{{8}}")
 
 
 def report_file(hides: bool) -> str:
@@ -193,8 +190,3 @@ def wandb_file(member: str) -> str:
 def is_of_watching(name: str) -> bool:
     """Whether reporters keep it, of the runs that made a dataset."""
     return name in WATCHING or _WANDB_OF_MEMBER.fullmatch(name) is not None
-
-
-def is_probe(name: str) -> bool:
-    """Whether it only tries if the folder can be written."""
-    return _PROBE.fullmatch(name) is not None

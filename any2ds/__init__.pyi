@@ -155,7 +155,6 @@ def download(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -324,7 +323,6 @@ def download(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -333,7 +331,7 @@ def download(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -395,7 +393,6 @@ def retry(
     min_free_bytes: int | str | None = None,
     max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -485,7 +482,6 @@ def retry(
         max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -494,7 +490,7 @@ def retry(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -615,7 +611,6 @@ def estimate(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -787,7 +782,6 @@ def estimate(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -796,7 +790,7 @@ def estimate(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -1024,7 +1018,6 @@ def build(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -1182,7 +1175,6 @@ def build(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -1191,7 +1183,7 @@ def build(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)

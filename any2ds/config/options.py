@@ -298,11 +298,6 @@ class StorageOptions:
 class FetchOptions:
     """How it is fetched"""
 
-    fetcher: str = option(
-        "engine for http(s): curl, or requests (slower; for adapters and auth of your own)",
-        one_of("curl", "requests"),
-        "curl",
-    )
     thread_count: int | Literal["auto"] = option(
         "transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may"
         " wait for silent hosts)",
@@ -331,7 +326,7 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host, of all processes and machines together",
+        "maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it",
         integer(1),
         1_000_000,
         "adapted to each host",

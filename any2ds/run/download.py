@@ -138,7 +138,7 @@ class _Download:
         config = self.config
         worker = ShardWorker.of(config, lock.locks, self.new_fetcher)
         if rank := rank_of(config.share):
-            worker = worker.part(rank.number, rank.world_size)
+            worker = worker.among(rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
         keeping: list[Reporter] = []
         if shard_list is not None:

@@ -98,7 +98,7 @@ def locked(
         try:
             yield lock
         finally:
-            _clean_up(output, name, is_alone)
+            _clean_up(output, name)
 
 
 @contextmanager
@@ -198,16 +198,12 @@ def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals
         file_lock.release()
 
 
-def _clean_up(output: OutputFolder, lock_file: str, is_alone: bool) -> None:
+def _clean_up(output: OutputFolder, lock_file: str) -> None:
     """Remove what workers of this run have left that were killed."""
     with contextlib.suppress(OSError, NoLocks):
         if (file_lock := _acquire(output, layout.workers_of(lock_file))) is not None:
             _sweep(output, lock_file)
             file_lock.release()
-    if is_alone and output.is_local:
-        with contextlib.suppress(OSError, LockLost):
-            output.remove_tree(layout.OVERTIME_FOLDER)
-        output.remove_folder_if_empty(layout.WORK_FOLDER)
 
 
 def _sweep(output: OutputFolder, lock_file: str) -> None:

@@ -88,6 +88,15 @@ def download(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
+    separator: str | None = None,
+    quoting: Literal["auto", "minimal", "none"] = "auto",
+    comment: str | None = None,
+    columns: str | _Sequence[str] | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    url_template: str | None = None,
+    default_scheme: str | None = None,
+    unescape_html: bool = False,
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
@@ -248,6 +257,15 @@ def download(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
+        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
+        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
+        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
+        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
+        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
+        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
         url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
@@ -544,6 +562,15 @@ def estimate(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
+    separator: str | None = None,
+    quoting: Literal["auto", "minimal", "none"] = "auto",
+    comment: str | None = None,
+    columns: str | _Sequence[str] | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    url_template: str | None = None,
+    default_scheme: str | None = None,
+    unescape_html: bool = False,
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
@@ -707,6 +734,15 @@ def estimate(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
+        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
+        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
+        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
+        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
+        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
+        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
         url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)

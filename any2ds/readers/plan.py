@@ -45,31 +45,18 @@ def job_of(
     fingerprint: str,
     settled: Mapping[int, str] | None = None,
 ) -> ShardJob:
-    """A job with the columns of `schema` and those of JOB_COLUMNS that a batch has.
+    """A job with the columns of `schema` and those of JOB_COLUMNS that the batches have.
 
     The rows at the positions `settled`, from 0, are not fetched, but fail as is said there (SETTLED_COLUMN).
     """
-    rows, count = _alike(batches, schema), sum(batch.num_rows for batch in batches)
+    names = [*schema.names, *(name for name in JOB_COLUMNS if name in batches[0].schema.names)]
+    rows, count = [batch.select(names) for batch in batches], sum(batch.num_rows for batch in batches)
     if settled:
         codes = pa.array([settled.get(position) for position in range(count)], pa.string())
         rows = pa.Table.from_batches(rows).append_column(SETTLED_COLUMN, codes).to_batches()
     size = sum(batch.nbytes for batch in rows)
     serial = serialized(rows, rows[0].schema, size)
     return ShardJob(shard_id, serial, count, size=size, fingerprint=fingerprint)
-
-
-def _alike(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batches with the same columns, which are null where a batch lacks one of JOB_COLUMNS."""
-    for name in JOB_COLUMNS:
-        if any(name in batch.schema.names for batch in batches):
-            schema = schema.append(pa.field(name, pa.string()))
-            batches = [
-                batch
-                if name in batch.schema.names
-                else batch.append_column(name, pa.nulls(batch.num_rows, pa.string()))
-                for batch in batches
-            ]
-    return [batch.select(schema.names) for batch in batches]
 
 
 def cuts(

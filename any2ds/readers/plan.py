@@ -31,31 +31,18 @@ class Cut:
         return urls_sha256(row_urls(batch, self.url_columns) for batch in self.batches)
 
     def job(self, schema: pa.Schema, settled: Mapping[int, str] | None = None) -> ShardJob:
-        """The job of its shard, with the columns of `schema` and those of JOB_COLUMNS that a batch has.
+        """The job of its shard, with the columns of `schema` and those of JOB_COLUMNS that the batches have.
 
         The rows at the positions `settled`, from 0, are not fetched, but fail as is said there (SETTLED_COLUMN).
         """
-        batches = _alike(self.batches, schema)
+        names = [*schema.names, *(name for name in JOB_COLUMNS if name in self.batches[0].schema.names)]
+        batches = [batch.select(names) for batch in self.batches]
         if settled:
             codes = pa.array([settled.get(position) for position in range(self.rows)], pa.string())
             batches = pa.Table.from_batches(batches).append_column(SETTLED_COLUMN, codes).to_batches()
         size = sum(batch.nbytes for batch in batches)
         serial = serialized(batches, batches[0].schema, size)
         return ShardJob(self.shard_id, serial, self.rows, size=size, fingerprint=self.fingerprint())
-
-
-def _alike(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batches with the same columns, which are null where a batch lacks one of JOB_COLUMNS."""
-    for name in JOB_COLUMNS:
-        if any(name in batch.schema.names for batch in batches):
-            schema = schema.append(pa.field(name, pa.string()))
-            batches = [
-                batch
-                if name in batch.schema.names
-                else batch.append_column(name, pa.nulls(batch.num_rows, pa.string()))
-                for batch in batches
-            ]
-    return [batch.select(schema.names) for batch in batches]
 
 
 def cuts(

@@ -137,7 +137,7 @@ class DatasetRun:
             plan = new_plan()
             ShardListFile(output, self.config.output).mark_open()
             info = replace(self.info, missing=lambda: Completion.of(output).missing)
-            worker = self._worker(lock).part(rank.number, rank.world_size)
+            worker = self._worker(lock).among(rank.world_size)
             report = replace(self, info=info)._run(plan, lock, worker)
             if missing := Completion.of(output).missing:
                 log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))

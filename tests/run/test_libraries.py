@@ -27,7 +27,7 @@ from tests.support.recordings import film, tone
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ["PIL", "aiohttp", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
-EXTRAS += ["pypdfium2", "requests", "simplejpeg", "trafilatura", "yaml", "zstandard"]
+EXTRAS += ["pypdfium2", "simplejpeg", "trafilatura", "yaml", "zstandard"]
 DRAWING = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 # Python imports a module of this name when it starts.

@@ -94,9 +94,9 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
 
 def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a run that `.any2ds/run` records."""
-    deciding = {name: options[name] for name in _DECIDING}
-    deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
-    deciding["metadata_format"] = list(deciding["metadata_format"])
+    # As JSON gives them back.
+    deciding = {n: list(options[n]) if isinstance(options[n], tuple) else options[n] for n in _DECIDING}
+    deciding["save_additional_columns"] = deciding["save_additional_columns"] or []
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
     if deciding["transform"]:
         from any2ds.transforms.steps.user import name_of

@@ -308,6 +308,14 @@ def test_an_option_on_fetching_and_running_may_change(changed: dict[str, Any]) -
     is_whole(outcome)
 
 
+def test_a_list_without_a_header_is_the_same_list() -> None:
+    lists = {"l.csv": "".join(f"{{web}}{name};x\n" for name in NAMES)}
+    play = Play(OK, lists=lists, columns="url,caption", separator=";", caption_col="caption")
+    is_whole(play.run())
+    outcome = play.run()
+    assert (outcome.exit_code, outcome.requests.total()) == (0, 0)
+
+
 def test_a_finished_dataset_is_left_as_it_is() -> None:
     play = Play(OK, number_sample_per_shard=2)
     first = play.run()

@@ -101,9 +101,12 @@ class BlocksOfFile:
                 yield block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1]
 
     def _header(self, head: bytes) -> bytes:
+        """The lines up to the first that is neither blank nor a comment."""
         lines = head.splitlines(keepends=True)
-        is_no_row = [not line.strip() or (self._comment and line.startswith(self._comment)) for line in lines]
-        return b"".join(lines[: is_no_row.index(False) + 1]) if False in is_no_row else b""
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not (self._comment and line.startswith(self._comment)):
+                return b"".join(lines[:number])
+        return b""
 
 
 class BlockStream(PieceFile):

@@ -146,8 +146,10 @@ class Grammar:
         if self._is_open(values):
             reader = csv.reader((lines[n] for n in range(at, len(lines))), **self._options)
             values, size = next(reader), reader.line_num
-        if self._is_open(values) or sum(map(len, lines[at : at + size])) > LONGEST_ROW:
-            raise ReadError("row 1", f"a quote is opened and never closed, or it has over {LONGEST_ROW >> 20} MiB")
+        if sum(map(len, lines[at : at + size])) > LONGEST_ROW:
+            raise ReadError("row 1", f"the header has more than {LONGEST_ROW >> 20} MiB")
+        if self._is_open(values):
+            raise ReadError("row 1", "a quote is opened and never closed")
         self.used = at + size
         return [_bytes(name).decode(errors="replace") for name in values]
 

@@ -40,7 +40,7 @@ from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
 from any2ds.recipes.recipe import UrlRows as UrlRows
-from any2ds.run.finish import Completion as Completion
+from any2ds.run.ranks import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [

@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 
 from any2ds.core.errors import error_text
-from any2ds.storage.disk.private import is_private, named_for_user
+from any2ds.storage.disk.staging import is_private, named_for_user
 
 log = logging.getLogger(__name__)
 

@@ -455,6 +455,7 @@ def test_while_a_run_is_at_work_other_commands_that_change_its_dataset_are_refus
     play = Play(LAST_IS_HELD, store=store, number_sample_per_shard=2, timeout=0)
     running = play.start()
     running.until("published 2")
+    running.until("request 5.jpg")
     for command, options in (("download", {}), ("retry", {}), ("download", {"incremental_mode": "overwrite"})):
         second = play.run(command, **options)
         assert (second.exit_code, second.requests.total()) == (2, 0)

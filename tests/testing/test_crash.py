@@ -67,7 +67,7 @@ def played(reported: Told, scratch: Path) -> Seen:
 
 @pytest.mark.parametrize(("output_format", "seed"), sampled([("webdataset", 0), ("parquet", 1), ("files", 2)]))
 def test_killed_commands_lose_nothing_and_double_nothing(output_format: str, seed: int, tmp_path: Path) -> None:
-    played(Told(output_format, seed, shards=6, kills=6), tmp_path)
+    played(Told(output_format, seed, shards=4, kills=9), tmp_path)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.layout import LOCK_FILE, PROBES, STATE_FOLDER
+from any2ds.core.layout import LOCK_FILE, STATE_FOLDER
 from tests.support.crash.moments import Look
 from tests.support.crash.source import Spans
 from tests.support.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
@@ -20,7 +20,6 @@ from tests.support.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 _KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 _FOLDER = "dataset"
 _APP = re.compile(r"\bapp/(\S+)")  # of the user agent, by AWS_SDK_UA_APP_ID
-_OF_NOBODY = (LOCK_FILE, PROBES)  # what a command may write before it has the dataset
 _SETTLES_WITHIN = 10.0  # seconds, until requests that are being answered are
 
 
@@ -50,7 +49,7 @@ class FailingApp:
                 reset(environ)
             answer = list(self._app(environ, start_response))
             with self._lock:
-                if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and not name.startswith(_OF_NOBODY):
+                if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and not name.startswith(LOCK_FILE):
                     self._spans.add("".join(_APP.findall(environ.get("HTTP_USER_AGENT", ""))))
                 if writes:
                     self.objects[name] = self.requests

@@ -84,6 +84,7 @@ for module, names in LACKING.items():
             delattr(module, name)
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
+sys.modules["msvcrt"] = types.SimpleNamespace()
 selectors.DefaultSelector = selectors.SelectSelector
 shutil._use_fd_functions = False  # as on Windows; else O_NONBLOCK is used to remove a folder
 shutil._rmtree_impl = getattr(shutil, "_rmtree_unsafe", None)  # the same, of Python 3.14

@@ -18,7 +18,7 @@ class ExpectedShards:
     """The shards of `segments`, in order, compared with those that are `present`."""
 
     segments: Sequence[Segment]
-    present: Collection[int]  # in which one is found fast
+    present: Collection[int]
     rows_per_shard: int | None  # None if unknown
 
     @classmethod
@@ -35,7 +35,7 @@ class ExpectedShards:
     @property
     def missing(self) -> list[int]:
         """In order; no more than _MOST_MISSING of them, whatever number a run file has."""
-        present = self.present
+        present = frozenset(self.present)
         absent = (shard_id for span in self._spans for shard_id in span if shard_id not in present)
         return sorted(set(islice(absent, _MOST_MISSING)))
 

@@ -4,7 +4,7 @@ import pytest
 
 from any2ds.core.manifest import Beginning, Ending, Segment
 from any2ds.dataset.expected import ExpectedShards
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 
 
 def listed(first_shard: int, rows: int | None, shards: int | None) -> Segment:

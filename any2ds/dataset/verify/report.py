@@ -12,7 +12,7 @@ from any2ds.config.signature import with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.terminal.notebook import html
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 
 _MOST_KEYS = 3  # that a finding names
 _LONGEST_LINE = 400  # characters of a finding on the terminal

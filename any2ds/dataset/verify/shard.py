@@ -30,7 +30,7 @@ from any2ds.core.samples import StoredSample, row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
-from any2ds.dataset.shard_list import ShardEntry
+from any2ds.dataset.shards import ShardEntry
 from any2ds.dataset.verify.report import Finding, Findings
 from any2ds.writers.contract import WithSidecars
 from any2ds.writers.formats.parquet import THRIFTY
@@ -173,12 +173,12 @@ class _ShardCheck:
         files, dataset, writer = self._files, self._dataset, self._dataset.writer
         extension = writer.extension if writer is not None else None
         for kind, name in (("stats", files.stats), ("metadata", files.metadata)):
-            if name is not None and not dataset.entries[name].size:
+            if name is not None and not files.sizes[name]:
                 self.findings.add(kind, f"{name} is empty")
         if files.metadata is None and not (self._is_of_other_tool and dataset.output_format == "dummy"):
             self.findings.add("metadata", "there is no metadata")
         if files.data is not None:
-            size = dataset.entries[files.data].size
+            size = files.sizes[files.data]
             if shard.data_bytes and size != shard.data_bytes:
                 said = f"{size:,} bytes, its statistics say {shard.data_bytes:,}"
                 self.findings.add("data", f"{files.data} has {said}")

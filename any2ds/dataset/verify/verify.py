@@ -27,8 +27,8 @@ from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
-from any2ds.dataset.shard_list import ShardEntries, ShardList
 from any2ds.dataset.shard_list_file import rebuild
+from any2ds.dataset.shards import ShardList
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
 from any2ds.dataset.verify.report import NOT_REMOVED, Finding, VerifyReport, are_text, shards_text
@@ -66,7 +66,7 @@ def verify(options: ParsedOptions) -> VerifyReport:
             guard = dataset.folder.guard
             dataset = Dataset(wanted.output_folder, stores)
             dataset.folder.guard = guard
-        expected = ExpectedShards.of(dataset, dataset.shards)
+        expected = ExpectedShards.of(dataset, dataset.shards.ids)
         report = _report(dataset, expected, wanted)
         if wanted.repair:
             report = _repaired(dataset, expected, report)
@@ -117,14 +117,13 @@ def _check_shards(
     listed: ShardList | None,
 ) -> Checked:
     count = len(dataset.shards)
-    size = dataset.entries.size + _FOLDER_BYTES * dataset.entries.folders
+    size = dataset.listing.size + _FOLDER_BYTES * dataset.listing.folders
     if picked is not None:
         size = size * len(picked) // max(1, count)
     processes = 0
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
-    known = ShardEntries() if listed is None or listed.is_open else listed.entries
     total = Checked()
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
 
@@ -134,13 +133,16 @@ def _check_shards(
 
         def tasks() -> Iterator[ShardTask]:
             """Shards of which something has to be read; the others are done at once, by the list of shards."""
-            for files in dataset.shards.in_order:
-                is_read = picked is None or files.shard_id in picked
-                task = ShardTask(files, expected.rows(files.shard_id), is_read)
-                if is_read or files.shard_id not in known:
-                    yield task
+            known = iter(()) if picked is None or listed is None or listed.is_open else listed.table.entries()
+            entry = next(known, None)
+            for files in dataset.shards:  # in the order of their numbers, as the list
+                while entry is not None and entry.shard_id < files.shard_id:
+                    entry = next(known, None)
+                task = ShardTask(files, expected.rows(files.shard_id), picked is None or files.shard_id in picked)
+                if not task.reads_contents and entry is not None and entry.shard_id == files.shard_id:
+                    add(check_shard(dataset, replace(task, listed=entry)))
                 else:
-                    add(check_shard(dataset, replace(task, listed=known[files.shard_id])))
+                    yield task
 
         results: Any = map_in_processes(partial(check_shard, dataset), tasks(), processes, _lost)
         with closing(results):
@@ -187,7 +189,7 @@ def _is_stray(entry: Entry) -> bool:
 
 
 def _leftovers(dataset: Dataset) -> Iterator[Finding]:
-    probes = sorted(name for name in dataset.entries.others if layout.is_probe(name))
+    probes = sorted(name for name in dataset.entries if layout.is_probe(name))
     for name in [*probes, *(f"{layout.TEMPORARY_FOLDER}/{name}" for name in _staging(dataset)[0])]:
         yield Finding("leftover", f"{name}: left by a run that was killed")
 
@@ -218,11 +220,10 @@ def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked:
     """What is wrong with a list that can be read, if the shards are in order: a repair writes it again anyway."""
     if listed is None or any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings):
         return
-    name, entries = layout.SHARDS_FILE, listed.entries
-    finished = dataset.shards.finished()
-    if differing := sorted(entries.keys() ^ set(finished)):
+    name = layout.SHARDS_FILE
+    if differing := sorted({*listed.table.ids} ^ {*dataset.finished.ids}):
         yield Finding("shard_list", f"{name} does not describe {shards_text(differing)}: {_REWRITTEN}")
-    elif sum(entry.samples for entry in entries.values()) != checked.samples:
+    elif listed.table.totals.samples != checked.samples:
         yield Finding("shard_list", f"{name} does not have the samples of the statistics: {_REWRITTEN}")
     elif listed.is_open:
         yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
@@ -262,7 +263,7 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
 
     Files without statistics whose number no list has may be somebody else's, and no run would make them: they stay.
     """
-    kept = [shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None]
+    kept = [shard_id for shard_id in expected.beyond if dataset.shards.of(shard_id).stats is None]
     broken = sorted(set(report.broken).difference(kept))
     incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
     failed: list[Finding] = []
@@ -278,7 +279,7 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
     if completed:
         notes.append(f"wrote the extra files of {shards_text(completed)}")
     if kept:
-        names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards[shard_id].present]
+        names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards.of(shard_id).present]
         notes.append(f"not removed, since no list has rows for such numbers: {', '.join(names)}")
     if removed:
         notes.append(f"removed {shards_text(removed)}: the same command makes what was removed")
@@ -287,8 +288,8 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
 
 
 def _remove(dataset: Dataset, shard_id: int) -> bool:
-    for name in dataset.shards[shard_id].present:  # statistics first: they say that the others are complete
-        if dataset.entries[name].is_folder:
+    for name in dataset.shards.of(shard_id).present:  # statistics first: they say that the others are complete
+        if name.isdecimal():  # the folder of the format files
             dataset.folder.remove_tree(name)
         else:
             dataset.folder.remove(name)
@@ -297,7 +298,7 @@ def _remove(dataset: Dataset, shard_id: int) -> bool:
 
 def _write_sidecars(dataset: Dataset, shard_id: int) -> bool:
     """Make the sidecars of a shard from its data; returns whether there are any."""
-    files = dataset.shards[shard_id]
+    files = dataset.shards.of(shard_id)
     if files.data is None or dataset.writer is None or not dataset.writer.sidecars:
         return False
     with dataset.local(files.data) as path:

@@ -174,6 +174,8 @@ class Shards(Sequence[ShardFiles]):
         return self if _ABSENT not in stats else self._where([size != _ABSENT for size in stats])
 
     def only(self, shard_ids: Iterable[int]) -> Shards:
+        if shard_ids == self.ids:
+            return self
         wanted = set(shard_ids)
         return self._where([number in wanted for number in self.ids])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import io
 import os
 import re
 from collections import Counter
@@ -221,7 +220,7 @@ def shard_table(dataset: Dataset) -> ShardTable:
     """The finished shards, by the list of shards if it is true, else from their statistics: in a store those of 10,000
     shards at most."""
     with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
-        listed = ShardList.read(io.BytesIO(dataset.read(layout.SHARDS_FILE)))
+        listed = ShardList.of(dataset.folder)
         if not listed.is_open and listed.table.ids == dataset.finished.ids:
             return listed.table
     read = dataset.finished if dataset.folder.is_local else spread(dataset.finished, MOST_SHARDS)

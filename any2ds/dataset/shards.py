@@ -29,10 +29,11 @@ import pyarrow.compute as pc
 
 from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
-from any2ds.core.layout import Layout
+from any2ds.core.layout import SHARDS_FILE, Layout
 from any2ds.core.reports import ShardReport
 from any2ds.core.stats import Stats
 from any2ds.core.version import __version__
+from any2ds.storage.folders import OutputFolder
 
 _WIDS = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files
 _NUMBERS = ("shard_id", "count", "samples", "bytes", "data_bytes", "replaces")
@@ -120,8 +121,10 @@ class ShardTable:
 
     def only(self, shard_ids: Iterable[int]) -> ShardTable:
         """The rows of these shards, as far as they are there."""
-        wanted = pa.array(array("q", shard_ids), pa.int64())
-        return ShardTable(self.arrow.filter(pc.is_in(self.arrow["shard_id"], wanted)))
+        wanted = array("q", shard_ids)
+        if wanted == self.ids:
+            return self
+        return ShardTable(self.arrow.filter(pc.is_in(self.arrow["shard_id"], pa.array(wanted, pa.int64()))))
 
     def with_rows(self, other: ShardTable) -> ShardTable:
         """The rows of both, which have none in common."""
@@ -145,7 +148,12 @@ class ShardList:
 
     table: ShardTable
     is_open: bool  # a run is at work, or was killed: shards may have been added since
-    pattern: str | None  # of the data files
+
+    @classmethod
+    def of(cls, folder: OutputFolder) -> ShardList:
+        """Raises ValueError if it cannot be understood, or what the file system raises."""
+        with folder.open(SHARDS_FILE) as raw, io.BufferedReader(raw, _BLOCK_BYTES) as file:  # type: ignore[type-var]
+            return cls.read(file)
 
     @classmethod
     def read(cls, file: BinaryIO) -> ShardList:
@@ -155,7 +163,7 @@ class ShardList:
             table = pa.Table.from_batches(_batches(file), _SCHEMA)
             if table.num_rows != head["shards"]:
                 raise ValueError("the list of shards is truncated")
-            return cls(ShardTable(table), head["open"] is not False, head["pattern"])
+            return cls(ShardTable(table), head["open"] is not False)
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no list of shards: {type(error).__name__}: {error}") from error
 

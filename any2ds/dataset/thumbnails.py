@@ -70,7 +70,8 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     a dataset is whole is another question."""
     finished = sample.dataset.finished
     chance = random.Random(seed)
-    samples = dict(zip(sample.table.ids, sample.table.column("samples"), strict=True)) if sample.table else {}
+    table = sample.table
+    samples = dict(zip(table.ids, table.column("samples"), strict=True)) if table is not None else {}
     if samples:
         finished = finished.only(number for number, count in samples.items() if count)
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))

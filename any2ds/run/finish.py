@@ -49,7 +49,7 @@ class Completion:
     def of(cls, output: OutputFolder) -> Completion:
         """Raises OutputError if its `.any2ds/run` cannot be read."""
         present, manifest = output.finished_shards(), manifest_of(output)
-        expected = ExpectedShards(manifest.segments, present, manifest.layout.rows_per_shard)
+        expected = ExpectedShards(manifest.segments, present)
         return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
 
     @property

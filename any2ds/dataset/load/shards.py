@@ -211,7 +211,7 @@ def _retries(dataset: Dataset) -> tuple[Retry, ...]:
         Retry(
             each.number,
             range(each.first_shard, each.end or 0),
-            frozenset(ExpectedShards([each], finished, None).missing),
+            frozenset(ExpectedShards([each], finished).missing),
         )
         for each in retries
     )

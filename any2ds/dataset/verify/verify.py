@@ -6,11 +6,10 @@ shards ─▶ tasks ─▶ check_shard, in processes ─▶ sums and findings �
 
 from __future__ import annotations
 
-import io
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -40,7 +39,6 @@ from any2ds.writers.contract import WithSidecars
 
 _READ_BY_GLOBS = (".tar", ".parquet", ".tfrecord", "_stats.json")  # what loaders and tools look for in a folder
 _MOST_NAMES = 5
-_REWRITTEN = "the next run, or --repair, writes it"
 _SMALL = 100 << 20  # bytes; reading them in this process takes less time than to start others
 _FOLDER_BYTES = 1 << 20  # assumed size of a folder
 
@@ -74,12 +72,12 @@ def verify(options: ParsedOptions) -> VerifyReport:
 
 
 def _report(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> VerifyReport:
-    listed, problem = _list_of_shards(dataset)
+    listed = _list_of_shards(dataset)
     picked, seed = _picked(dataset, wanted)
-    checked = _check_shards(dataset, expected, wanted, picked, listed)
+    checked = _check_shards(dataset, wanted, picked, listed)
     findings = sorted(checked.findings, key=lambda finding: finding.shard_id or 0)
     findings += [*_findings_of_lists(dataset, expected), *_strays(dataset), *_leftovers(dataset)]
-    findings += [problem] if problem else _findings_of_shard_list(dataset, listed, checked)
+    findings += _findings_of_shard_list(dataset, listed, checked)
     return VerifyReport(
         output_folder=wanted.output_folder,
         shards=len(dataset.finished),
@@ -110,11 +108,7 @@ def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | N
 
 
 def _check_shards(
-    dataset: Dataset,
-    expected: ExpectedShards,
-    wanted: VerifyOptions,
-    picked: frozenset[int] | None,
-    listed: ShardList | None,
+    dataset: Dataset, wanted: VerifyOptions, picked: frozenset[int] | None, listed: ShardList | None
 ) -> Checked:
     count = len(dataset.shards)
     size = dataset.listing.size + _FOLDER_BYTES * dataset.listing.folders
@@ -138,7 +132,7 @@ def _check_shards(
             for files in dataset.shards:  # in the order of their numbers, as the list
                 while entry is not None and entry.shard_id < files.shard_id:
                     entry = next(known, None)
-                task = ShardTask(files, expected.rows(files.shard_id), picked is None or files.shard_id in picked)
+                task = ShardTask(files, picked is None or files.shard_id in picked)
                 if not task.reads_contents and entry is not None and entry.shard_id == files.shard_id:
                     add(check_shard(dataset, replace(task, listed=entry)))
                 else:
@@ -200,33 +194,27 @@ def _staging(dataset: Dataset) -> tuple[list[str], list[str]]:
     return staged(dataset.folder.staging_root) if has_any else ([], [])
 
 
-def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
-    """`.any2ds/shards`, or what is wrong with it; neither where any2ds need not have written one."""
-    name = layout.SHARDS_FILE
-    if dataset.run is None or not len(dataset.finished):
-        return None, None
-    if name not in dataset.entries:
-        return None, Finding("shard_list", f"{name} is missing: {_REWRITTEN}")
-    try:
-        with dataset.folder.open(name) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[type-var]
-            return ShardList.read(file), None
-    except ValueError as error:
-        return None, Finding("shard_list", f"{name} cannot be understood ({error}): {_REWRITTEN}")
-    except Exception as error:  # every file system has exceptions of its own
-        return None, Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
+def _list_of_shards(dataset: Dataset) -> ShardList | None:
+    """`.any2ds/shards`; None if it is missing, or cannot be read."""
+    with suppress(Exception):  # every file system has exceptions of its own
+        return ShardList.of(dataset.folder)
+    return None
 
 
 def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked: Checked) -> Iterator[Finding]:
-    """What is wrong with a list that can be read, if the shards are in order: a repair writes it again anyway."""
-    if listed is None or any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings):
+    """Only if all shards are in order: whatever makes them again writes the list, too."""
+    are_in_order = not any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings)
+    if dataset.run is None or not len(dataset.finished) or not are_in_order:
         return
-    name = layout.SHARDS_FILE
-    if differing := sorted({*listed.table.ids} ^ {*dataset.finished.ids}):
-        yield Finding("shard_list", f"{name} does not describe {shards_text(differing)}: {_REWRITTEN}")
-    elif listed.table.totals.samples != checked.samples:
-        yield Finding("shard_list", f"{name} does not have the samples of the statistics: {_REWRITTEN}")
+    if listed is None:
+        problem = "is missing, or cannot be read"
     elif listed.is_open:
-        yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
+        problem = "is open, as while a run is at work"
+    elif listed.table.ids != dataset.finished.ids or listed.table.totals.samples != checked.samples:
+        problem = "does not describe the shards"
+    else:
+        return
+    yield Finding("shard_list", f"{layout.SHARDS_FILE} {problem}: the next run, or --repair, writes it")
 
 
 def _notes(dataset: Dataset, checked: Checked) -> Iterator[str]:

@@ -16,7 +16,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError, Unreachable, access_text
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.shards import ShardList, ShardTable, Totals, pattern
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -78,7 +78,7 @@ class ShardSample:
     ) -> ShardSample:
         """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
         one that is being built, unless it may be `unfinished`."""
-        folder = OutputFolder(url, stores=stores)
+        folder = open_folder(url, stores=stores)
         try:
             if not (listed := ShardList.of(folder)).is_open:  # as while a run is at work
                 table = listed.table

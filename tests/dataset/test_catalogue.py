@@ -21,7 +21,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
 from any2ds.core.stats import Stats
 from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, gaps, opened, pattern, to_json
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import Server, serve
 
 _NAMES = Layout(10, 5)
@@ -188,14 +188,14 @@ class TestRun:
         fs.mkdir("catalogue")
         options = {"output_format": "webdataset", "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
         urls = [server.url(f"{number}.bin") for number in (0, 99, 2, 3)]
-        out = OutputFolder("s3://catalogue/out")
+        out = open_folder("s3://catalogue/out")
         download(urls, output_folder=out.url, **options)
         (tmp_path / "media" / "99.bin").write_bytes(b"late" * 1000)
         retry(out.url, codes="all", distributor="inline", quiet=True)
         said = json.loads(out.read(".any2ds/shards") or b"")
         assert (said["open"], said["pattern"]) == (False, "{00000..00002}.tar")
         assert [entry["nsamples"] for entry in said["shardlist"]] == [1, 2, 1]
-        sizes = out.sizes()
+        sizes = {info["name"].rpartition("/")[2]: info["size"] for info in out.listed()}
         assert [entry["filesize"] for entry in said["shardlist"]] == [sizes[f"0000{n}.tar"] for n in range(3)]
         assert sizes["00001.tar.idx"] == 24
         assert verify(out.url, quiet=True).findings == ()

@@ -267,11 +267,12 @@ def test_without_a_run_file_shards_tell_themselves(content: bytes | None) -> Non
 
 def test_what_killed_runs_left_is_found_and_removed() -> None:
     play = finished()
-    Path(play.path, ".any2ds/probe-01234567").write_bytes(b"any2ds")
+    staged = Path(play.path, ".any2ds/tmp/any2ds-0123456789ab-x")
+    staged.mkdir(parents=True)
     outcome = play.run("verify", json="-")
     assert [each["kind"] for each in json.loads(outcome.stdout)["findings"]] == ["leftover"]
     assert play.run("verify", "--repair").exit_code == 0
-    assert not Path(play.path, ".any2ds/probe-01234567").exists()
+    assert not staged.exists()
 
 
 # --- rows that were tried again in a later shard ---

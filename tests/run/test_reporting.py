@@ -19,7 +19,7 @@ from any2ds.run.loop import run
 from any2ds.run.monitor import Monitor, Outlook
 from any2ds.run.reporters._contract import Reporter
 from any2ds.run.reporting import Reporters, ThreadedReporter
-from any2ds.storage.lock.run_lock import RunLock
+from any2ds.storage.lock.lease import RunLock
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[2] / "examples" / "data" / "images"

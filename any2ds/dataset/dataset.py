@@ -6,11 +6,12 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -25,8 +26,9 @@ from any2ds.core.manifest import Manifest
 from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
-from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
+from any2ds.dataset.listing import STATS_END, Entry, Listing, ShardFiles, Shards
 from any2ds.dataset.run_file import segment_files
+from any2ds.dataset.shards import ShardTable
 from any2ds.storage.lists import similar_beside
 from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
@@ -41,30 +43,38 @@ _SHARDS_TRIED = 20  # until one can be read
 class Dataset:
     """A folder, listed once; contents are read when they are asked for.
 
-    `entries` are its files, if they are known. Raises OutputError if it cannot be listed, or holds no dataset, and for
-    one that is being built, unless it may be `unfinished`.
+    With the `table` of its finished shards, whose files have names that follow from their numbers, it is not listed.
+    Raises OutputError if it cannot be listed, or holds no dataset, and for one that is being built, unless it may be
+    `unfinished`.
     """
 
     def __init__(
         self,
         url: str,
         stores: Stores | None = None,
-        entries: Iterable[Entry] | None = None,
+        table: ShardTable | None = None,
         unfinished: bool = False,
     ) -> None:
         self.folder = open_folder(url, stores=stores)
-        self.entries = Listing(self._listed() if entries is None else entries)
+        self.listing = Listing(self._listed() if table is None else [Entry(layout.RUN_FILE, 0, False)])
+        self.entries = self.listing.others
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
         if layout.BUILDING_FILE in self.entries and not unfinished:
             raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
-        self.entries.settle(self.run.layout.shard_digits if self.run else None)
+        self.listing.settle(self.run.layout.shard_digits if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
         self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats()
         self.output_format = self._format()
         self.writer = self._writer()
         extension = self.writer.extension if self.writer else None
-        self.shards = self.entries.shards(f".{extension}" if extension else extension, self.extra_ends)
+        data_end = f".{extension}" if extension else extension
+        if table is None:
+            self.shards = self.listing.shards(data_end, self.extra_ends)
+        else:
+            self.shards = Shards.finished_by(self.listing.digits, table.ids, data_end, self._has_own_metadata())
+            names = tfds.names_of(self.run.options if self.run else {})
+            self.entries.update({name: Entry(name, 0, False) for name in names if self.folder.exists(name)})
         if not self.shards and self.run is None:
             raise OutputError(f"{url!r} holds no dataset of any2ds or img2dataset")
 
@@ -93,8 +103,8 @@ class Dataset:
         return (*sidecars, *(f".{name}" for name in formats if name in METADATA_FORMATS and name != "parquet"))
 
     @property
-    def finished(self) -> FilesInOrder:
-        return self.shards.finished().in_order
+    def finished(self) -> Shards:
+        return self.shards.finished()
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -104,18 +114,18 @@ class Dataset:
         for files in self.finished[:_SHARDS_TRIED]:
             with suppress(Exception), self.metadata_file(files) as file:  # a broken one is reported by others
                 key = next(iter(file.iter_batches(1, columns=["key"]))).column("key")[0].as_py()
-                return Layout(10 ** (len(key) - self.entries.digits), self.entries.digits)
+                return Layout(10 ** (len(key) - self.listing.digits), self.listing.digits)
         return None
 
     def others(self) -> list[Entry]:
         """What belongs to no shard, without the files of any2ds and of the system."""
         own = {*layout.FOLDER_FILES, *tfds.names_of(self.run.options if self.run else {})}
-        names = [*self.entries.others]
         if layout.RECIPE_FILE in self.entries:
-            own.update(name for name in names if name.endswith(tfds.LABELS_END))
-        for end in self.entries.ends.keys() - self.shards.ends:
-            names += self.entries.names(end)
-        return [self.entries[name] for name in names if name not in own and name[:1] not in ("_", ".")]
+            own.update(name for name in self.entries if name.endswith(tfds.LABELS_END))
+        others = [*self.entries.values()]
+        for end in self.listing.ends.keys() - self.shards.ends:
+            others += self.listing.entries(end)
+        return [entry for entry in others if entry.name not in own and entry.name[:1] not in ("_", ".")]
 
     def read(self, name: str) -> bytes:
         """Raises OSError, or any exception of the file system."""
@@ -181,8 +191,7 @@ class Dataset:
             folder = Path()
             if not self.folder.is_local:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-")))
-            entry = self.entries.get(name)
-            yield self.folder.local_copy(name, folder, is_folder=(entry is not None and entry.is_folder) or None)
+            yield self.folder.local_copy(name, folder, is_folder=name.isdecimal() or None)
 
     # --- what is in the folder ---
 
@@ -208,6 +217,16 @@ class Dataset:
             raise OutputError(f"{folder.url!r}: no such folder{similar_beside(folder.url)}") from None
         except Exception as error:  # every file system has exceptions of its own
             raise Unreachable(f"{folder.url!r} cannot be listed: {access_text(error)}") from error
+
+    def _has_own_metadata(self) -> Callable[[int], bool] | None:
+        """Whether a shard has metadata out of sight: those of other tools in the same dataset have none."""
+        if self.run is None or not self.hides:
+            return None
+        names, own = (
+            self.run.layout,
+            {f"{layout.METADATA_FOLDER}/{name}" for name in self.folder.names(layout.METADATA_FOLDER)},
+        )
+        return lambda shard_id: names.own_metadata_name(shard_id) in own
 
     def _in(self, inner: str) -> Iterator[Entry]:
         """What lies directly in the folder, or in a folder of it. Raises whatever the file system raises."""
@@ -246,9 +265,9 @@ class Dataset:
 
     def _has_own_stats(self) -> bool:
         """Whether the first readable stats are of any2ds."""
-        for name in self.entries.names(STATS_END, _SHARDS_TRIED):
+        for entry in islice(self.listing.entries(STATS_END), _SHARDS_TRIED):
             with suppress(Exception):  # a broken one is reported by others
-                return Stats.parse(self.read(name)).shard_id is not None
+                return Stats.parse(self.read(entry.name)).shard_id is not None
         return False
 
     def _format(self) -> str | None:
@@ -256,11 +275,11 @@ class Dataset:
         if self.run is not None:
             return str(self.run.options.get("output_format"))
         other_ends = (STATS_END, ".parquet", ".tar.idx", ".tfrecord.idx", layout.METADATA_END)  # of any format
-        counts = Counter({end: files for end, files in self.entries.ends.items() if end not in other_ends})
+        counts = Counter({end: files for end, files in self.listing.ends.items() if end not in other_ends})
         if counts:
             return _FORMATS.get(counts.most_common(1)[0][0])
-        for name in self.entries.names(".parquet", _SHARDS_TRIED):
-            with suppress(Exception), self.metadata_file(ShardFiles(0, metadata=name)) as file:
+        for entry in islice(self.listing.entries(".parquet"), _SHARDS_TRIED):
+            with suppress(Exception), self.metadata_file(ShardFiles(0, metadata=entry.name)) as file:
                 return "parquet" if body_columns(file.schema_arrow) else "dummy"
         return None
 

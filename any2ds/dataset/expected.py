@@ -1,4 +1,4 @@
-"""Which shards a dataset should have, and of how many rows, by its segments. Pure."""
+"""Which shards a dataset should have, by its segments. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ class ExpectedShards:
     """The shards of `segments`, in order, compared with those that are `present`."""
 
     segments: Sequence[Segment]
-    present: Collection[int]  # in which one is found fast
-    rows_per_shard: int | None  # None if unknown
+    present: Collection[int]
 
     @classmethod
     def of(cls, dataset: Dataset, present: Collection[int]) -> ExpectedShards:
         if dataset.run is None:
-            return cls([Segment(0, 0, (), Beginning(0, ""))], present, None)
-        return cls(dataset.run.segments, present, dataset.run.layout.rows_per_shard)
+            return cls([Segment(0, 0, (), Beginning(0, ""))], present)
+        return cls(dataset.run.segments, present)
 
     @property
     def has_unread_list(self) -> bool:
@@ -35,27 +34,14 @@ class ExpectedShards:
     @property
     def missing(self) -> list[int]:
         """In order; no more than _MOST_MISSING of them, whatever number a run file has."""
-        present = self.present
+        present = frozenset(self.present)
         absent = (shard_id for span in self._spans for shard_id in span if shard_id not in present)
         return sorted(set(islice(absent, _MOST_MISSING)))
 
     @property
     def beyond(self) -> list[int]:
         """Present shards for which no list has rows."""
-        return sorted(shard_id for shard_id in self.present if self._list_of(shard_id) is None)
-
-    def rows(self, shard_id: int) -> int | None:
-        """How many rows the list has for a shard; None if that is unknown, or if no list has the shard."""
-        number = self._list_of(shard_id)
-        if number is None or self.rows_per_shard is None or self.segments[number].cut != "list":
-            return None
-        if self.segments[number].rows is not None:
-            return self.segments[number].rows_in(shard_id, self.rows_per_shard)
-        return self.rows_per_shard if shard_id < self._spans[number][-1] else None
-
-    def _list_of(self, shard_id: int) -> int | None:
-        """The number of the list that has rows for a shard."""
-        return next((number for number, span in enumerate(self._spans) if shard_id in span), None)
+        return sorted(shard_id for shard_id in self.present if not any(shard_id in span for span in self._spans))
 
     @cached_property
     def _spans(self) -> list[range]:

@@ -6,12 +6,9 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Literal, overload
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from any2ds.core import layout
 
@@ -40,6 +37,7 @@ class ShardFiles:
     data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
     extra_files: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
     visible: str | None = None  # the metadata for other tools, if it is another table; maybe in one file with the data
+    sizes: Mapping[str, int] = field(default_factory=dict)  # name -> bytes; 0 for a folder, and where nobody looked
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -48,124 +46,96 @@ class ShardFiles:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-class Listing(Mapping[str, Entry]):
-    """Name -> entry. A file of a shard takes 16 bytes: its name is made of a number and an end.
+class Listing:
+    """Sorts what lies in a folder into files of shards, by the ends of their names, and `others`.
 
-    Only names with as many digits as the others count as those of shards (see `digits`); nothing else could have been
+    Only names with as many digits as the others count as those of shards (see `settle`); nothing else could have been
     written by the same run.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self.others: dict[str, Entry] = {}  # whatever belongs to no shard
+        self.others: dict[str, Entry] = {}  # what belongs to no shard, by name
+        self.size = self.folders = 0  # bytes of all files, number of folders
         self.digits = 0  # of the numbers of shards; more are for numbers that need them
         # End of a name, and digits before it -> numbers and sizes.
-        self._found: dict[tuple[str, int], tuple[array[int], array[int]]] = {}
+        self._by_digits: dict[tuple[str, int], tuple[array[int], array[int]]] = {}
         self._columns: dict[str, tuple[array[int], array[int]]] = {}  # end -> numbers, sorted, and sizes
         for entry in entries:
+            self.size += entry.size
+            self.folders += entry.is_folder
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:
         name = entry.name
         is_hidden = name.startswith(layout.METADATA_FOLDER)
         match = _FILE_OF_SHARD.fullmatch(name.removeprefix(f"{layout.METADATA_FOLDER}/") if is_hidden else name)
-        if match is not None and not entry.is_odd and entry.is_folder == (match[2] == ""):
-            number, end = match.groups()
-            if (end == layout.METADATA_END) == is_hidden:
-                kind = end, len(number)
-                columns = self._found.get(kind)
-                if columns is None:
-                    columns = self._found[kind] = array("q"), array("q")
-                columns[0].append(int(number))
-                columns[1].append(entry.size)
-                return
-        self.others[name] = entry
+        if match is None or entry.is_odd or entry.is_folder != (match[2] == ""):
+            self.others[name] = entry
+            return
+        number, end = match.groups()
+        if (end == layout.METADATA_END) != is_hidden:
+            self.others[name] = entry
+            return
+        numbers, sizes = self._by_digits.setdefault((end, len(number)), (array("q"), array("q")))
+        numbers.append(int(number))
+        sizes.append(entry.size)
 
     def settle(self, digits: int | None) -> None:
         """Say how many digits the numbers of shards have; None: those of the shortest statistics."""
         if digits is None:
-            digits = min((length for end, length in self._found if end == STATS_END), default=0)
+            digits = min((length for end, length in self._by_digits if end == STATS_END), default=0)
         self.digits = digits
-        columns: dict[str, list[pa.Table]] = {}
-        for (end, length), (numbers, sizes) in self._found.items():
+        found: dict[str, tuple[array[int], array[int]]] = {}
+        for (end, length), (numbers, sizes) in self._by_digits.items():
             least = 0 if length == digits else 10 ** (length - 1)  # more digits than others need no zero in front
-            if length < digits or (least and min(numbers) < least):
-                is_regular = [length >= digits and number >= least for number in numbers]
-                for number, size, is_kept in zip(numbers, sizes, is_regular, strict=True):
-                    if not is_kept:
-                        name = self._name(f"{number:0{length}d}", end)
-                        self.others[name] = Entry(name, size, is_folder=end == "")
-                numbers, sizes = array("q", compress(numbers, is_regular)), array("q", compress(sizes, is_regular))
-            if numbers:
-                columns.setdefault(end, []).append(pa.table([_arrow(numbers), _arrow(sizes)], ["number", "size"]))
-        self._found.clear()
-        for end, tables in columns.items():
-            table = pa.concat_tables(tables).sort_by("number")
-            self._columns[end] = _plain(table["number"]), _plain(table["size"])
+            is_regular = [length >= digits and number >= least for number in numbers]
+            for number, size, is_kept in zip(numbers, sizes, is_regular, strict=True):
+                if not is_kept:
+                    name = file_name(f"{number:0{length}d}", end)
+                    self.others[name] = Entry(name, size, is_folder=end == "")
+            if any(is_regular):
+                column = found.setdefault(end, (array("q"), array("q")))
+                column[0].extend(compress(numbers, is_regular))
+                column[1].extend(compress(sizes, is_regular))
+        self._by_digits.clear()
+        for end, (numbers, sizes) in found.items():
+            order = sorted(range(len(numbers)), key=numbers.__getitem__)
+            self._columns[end] = array("q", map(numbers.__getitem__, order)), array("q", map(sizes.__getitem__, order))
 
     @property
     def ends(self) -> Mapping[str, int]:
         """End of a name of a shard's file -> number of them."""
         return {end: len(numbers) for end, (numbers, _) in self._columns.items()}
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        of_shards = sum(sum(sizes) for _, sizes in self._columns.values())
-        return of_shards + sum(entry.size for entry in self.others.values())
-
-    @property
-    def folders(self) -> int:
-        """Number of folders."""
-        return sum(entry.is_folder for entry in self.others.values()) + self.ends.get("", 0)
-
-    def names(self, end: str, most: int | None = None) -> list[str]:
-        """Those of the first `most` shards' files with this end, or of all."""
-        numbers, _ = self._columns.get(end, (array("q"), array("q")))
-        return [self.name(number, end) for number in numbers[:most]]
-
-    def name(self, number: int, end: str) -> str:
-        return self._name(f"{number:0{self.digits}d}", end)
+    def entries(self, end: str) -> Iterator[Entry]:
+        """The shards' files with this end."""
+        for number, size in zip(*self._columns.get(end, ((), ())), strict=True):
+            yield Entry(file_name(f"{number:0{self.digits}d}", end), size, is_folder=end == "")
 
     def shards(self, data_end: str | None, extra_ends: Sequence[str]) -> Shards:
         """All that have files; `data_end` is that of the data, if it is known."""
         known = (STATS_END, layout.METADATA_END, ".parquet", data_end, *extra_ends)
         columns = {end: self._columns[end] for end in dict.fromkeys(known) if end is not None and end in self._columns}
-        numbers = pc.unique(pa.chunked_array([_arrow(own) for own, _ in columns.values()], pa.int64()))
-        ids = numbers.take(pc.array_sort_indices(numbers))
-        sizes = {
-            end: _plain(pc.fill_null(_arrow(own[1]).take(pc.index_in(ids, _arrow(own[0]))), _ABSENT))
-            for end, own in columns.items()
-        }
-        return Shards(self.digits, _plain(ids), sizes, data_end, tuple(extra_ends))
-
-    @staticmethod
-    def _name(number: str, end: str) -> str:
-        name = f"{number}{end}"
-        return f"{layout.METADATA_FOLDER}/{name}" if end == layout.METADATA_END else name
-
-    def __getitem__(self, name: str) -> Entry:
-        if (entry := self.others.get(name)) is not None:
-            return entry
-        match = _FILE_OF_SHARD.fullmatch(name.removeprefix(f"{layout.METADATA_FOLDER}/"))
-        if match is not None and match[2] in self._columns:
-            number, end = int(match[1]), match[2]
-            numbers, sizes = self._columns[end]
-            place = bisect_left(numbers, number)
-            if place < len(numbers) and numbers[place] == number and self.name(number, end) == name:
-                return Entry(name, sizes[place], is_folder=end == "")
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.others
-        for end, (numbers, _) in self._columns.items():
-            yield from (self.name(number, end) for number in numbers)
-
-    def __len__(self) -> int:
-        return len(self.others) + sum(len(numbers) for numbers, _ in self._columns.values())
+        ids = array("q", sorted({number for numbers, _ in columns.values() for number in numbers}))
+        sizes = {end: _aligned(ids, *column) for end, column in columns.items()}
+        return Shards(self.digits, ids, sizes, data_end, tuple(extra_ends))
 
 
-class Shards(Mapping[int, ShardFiles]):
-    """Number -> files, in the order of the numbers; 8 bytes for each, and for each of its files."""
+def _aligned(ids: array[int], numbers: array[int], sizes: array[int]) -> array[int]:
+    """The size for each of `ids`, which have all of the sorted `numbers`."""
+    if len(ids) == len(numbers):
+        return sizes
+    known = dict(zip(numbers, sizes, strict=True))
+    return array("q", (known.get(number, _ABSENT) for number in ids))
+
+
+def file_name(number: str, end: str) -> str:
+    name = f"{number}{end}"
+    return f"{layout.METADATA_FOLDER}/{name}" if end == layout.METADATA_END else name
+
+
+class Shards(Sequence[ShardFiles]):
+    """The files of shards, in the order of their numbers; 8 bytes for each shard, and for each of its files."""
 
     def __init__(
         self,
@@ -173,11 +143,23 @@ class Shards(Mapping[int, ShardFiles]):
         ids: array[int],
         sizes: Mapping[str, array[int]],
         data_end: str | None,
-        extra_ends: tuple[str, ...],
+        extra_ends: tuple[str, ...] = (),
     ) -> None:
         """`sizes` are those of the files with an end, for each of `ids`; -1 for what is not there."""
         self.ids = ids
         self._digits, self._sizes, self._data_end, self._extra_ends = digits, sizes, data_end, extra_ends
+
+    @classmethod
+    def finished_by(
+        cls, digits: int, ids: array[int], data_end: str | None, with_own_metadata: Callable[[int], bool] | None
+    ) -> Shards:
+        """Shards that a list says to be finished, without a look into the folder; some have metadata out of sight."""
+        sizes = dict.fromkeys(filter(None, (STATS_END, ".parquet", data_end)), array("q", bytes(8 * len(ids))))
+        if data_end == "":
+            sizes[""] = sizes[STATS_END]
+        if with_own_metadata is not None:
+            sizes[layout.METADATA_END] = array("q", (0 if with_own_metadata(number) else _ABSENT for number in ids))
+        return cls(digits, ids, sizes, data_end)
 
     @property
     def ends(self) -> frozenset[str]:
@@ -187,68 +169,29 @@ class Shards(Mapping[int, ShardFiles]):
     def finished(self) -> Shards:
         """Those with statistics; itself if all have them."""
         stats = self._sizes.get(STATS_END)
-        if stats is not None and _ABSENT not in stats:
-            return self
-        return self._where([size != _ABSENT for size in stats] if stats is not None else [False] * len(self))
+        if stats is None:
+            return self._where([False] * len(self))
+        return self if _ABSENT not in stats else self._where([size != _ABSENT for size in stats])
 
-    def only(self, is_wanted: Callable[[int], object]) -> Shards:
-        """Those that are wanted, by their numbers."""
-        return self._where([bool(is_wanted(number)) for number in self.ids])
+    def only(self, shard_ids: Iterable[int]) -> Shards:
+        if shard_ids == self.ids:
+            return self
+        wanted = set(shard_ids)
+        return self._where([number in wanted for number in self.ids])
 
     def _where(self, is_wanted: Sequence[bool]) -> Shards:
         sizes = {end: array("q", compress(own, is_wanted)) for end, own in self._sizes.items()}
         return Shards(self._digits, array("q", compress(self.ids, is_wanted)), sizes, self._data_end, self._extra_ends)
 
-    def __getitem__(self, shard_id: int) -> ShardFiles:
-        return self._at(self._place(shard_id))
-
-    def __contains__(self, shard_id: object) -> bool:
-        if not isinstance(shard_id, int):
-            return False
-        place = bisect_left(self.ids, shard_id)
-        return place < len(self.ids) and self.ids[place] == shard_id
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def _place(self, shard_id: int) -> int:
+    def of(self, shard_id: int) -> ShardFiles:
+        """Raises KeyError for a shard that has no files."""
         place = bisect_left(self.ids, shard_id)
         if place == len(self.ids) or self.ids[place] != shard_id:
             raise KeyError(shard_id)
-        return place
+        return self[place]
 
-    def _at(self, place: int) -> ShardFiles:
-        number = f"{self.ids[place]:0{self._digits}d}"
-
-        def name(end: str | None) -> str | None:
-            if end is None or (sizes := self._sizes.get(end)) is None or sizes[place] == _ABSENT:
-                return None
-            return Listing._name(number, end)
-
-        own, table = name(layout.METADATA_END), name(".parquet")
-        return ShardFiles(
-            self.ids[place],
-            name(STATS_END),
-            own or table,
-            name(self._data_end),
-            tuple(each for end in self._extra_ends if (each := name(end))),
-            table if own else None,
-        )
-
-    @property
-    def in_order(self) -> FilesInOrder:
-        return FilesInOrder(self)
-
-
-class FilesInOrder(Sequence[ShardFiles]):
-    """The files of shards by their place; a slice is a list."""
-
-    def __init__(self, shards: Shards) -> None:
-        self._shards = shards
-        self.ids = shards.ids
+    def __len__(self) -> int:
+        return len(self.ids)
 
     @overload
     def __getitem__(self, place: int) -> ShardFiles: ...
@@ -256,11 +199,20 @@ class FilesInOrder(Sequence[ShardFiles]):
     def __getitem__(self, place: slice) -> list[ShardFiles]: ...
     def __getitem__(self, place: int | slice) -> ShardFiles | list[ShardFiles]:
         if isinstance(place, slice):
-            return [self._shards._at(each) for each in range(len(self))[place]]
-        return self._shards._at(range(len(self))[place])
-
-    def __len__(self) -> int:
-        return len(self.ids)
+            return [self[each] for each in range(len(self))[place]]
+        number = f"{self.ids[place]:0{self._digits}d}"
+        there = {end: sizes[place] for end, sizes in self._sizes.items() if sizes[place] != _ABSENT}
+        names = {end: file_name(number, end) for end in there}
+        own, table = names.get(layout.METADATA_END), names.get(".parquet")
+        return ShardFiles(
+            self.ids[place],
+            names.get(STATS_END),
+            own or table,
+            None if self._data_end is None else names.get(self._data_end),
+            tuple(names[end] for end in self._extra_ends if end in names),
+            table if own else None,
+            {names[end]: size for end, size in there.items()},
+        )
 
 
 class NamesInOrder(Sequence[str]):
@@ -276,37 +228,7 @@ class NamesInOrder(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
-        return getattr(self._shards.in_order[place], self._field) or ""
+        return getattr(self._shards[place], self._field) or ""
 
     def __len__(self) -> int:
         return len(self._shards)
-
-
-class PerShard(Mapping[int, int]):
-    """Shard number -> a number, in 16 bytes for each; `ids` are in order."""
-
-    def __init__(self, ids: array[int], values: array[int]) -> None:
-        self._ids, self._values = ids, values
-
-    def __getitem__(self, shard_id: int) -> int:
-        place = bisect_left(self._ids, shard_id)
-        if place == len(self._ids) or self._ids[place] != shard_id:
-            raise KeyError(shard_id)
-        return self._values[place]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-
-def _arrow(values: array[int]) -> pa.Int64Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
-def _plain(values: pa.Int64Array | pa.ChunkedArray) -> array[int]:
-    found = array("q")
-    for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
-        found.frombytes(memoryview(chunk.buffers()[1])[8 * chunk.offset : 8 * (chunk.offset + len(chunk))])
-    return found

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from any2ds.core import layout
@@ -20,8 +20,8 @@ from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
-from any2ds.dataset.shard_list import ShardEntry, ShardList, pattern
 from any2ds.dataset.shard_sample import MOST_SHARDS
+from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, pattern
 from any2ds.dataset.sums import spread
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
@@ -213,25 +213,23 @@ class Loadable:
 
 def exts_of(dataset: Dataset) -> dict[str, int]:
     """Extension -> files, the most frequent first; empty where no statistics tell."""
-    exts: Counter[str] = Counter()
-    for entry in entries(dataset):
-        exts.update({str(ext): files for ext, files in entry.exts.items() if ext})
-    return dict(exts.most_common())
+    return {ext: files for ext, files in shard_table(dataset).totals.exts.items() if ext}
 
 
-def entries(dataset: Dataset) -> Iterator[ShardEntry]:
-    """The finished shards in order, by the list of shards if it is true, else from their stats: in a store those of
-    10,000 shards at most."""
+def shard_table(dataset: Dataset) -> ShardTable:
+    """The finished shards, by the list of shards if it is true, else from their statistics: in a store those of 10,000
+    shards at most."""
     with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
-        listed = ShardList.parse(dataset.read(layout.SHARDS_FILE))
-        if not listed.is_open and listed.entries.keys() == dataset.shards.finished().keys():
-            yield from listed.entries.values()
-            return
+        listed = ShardList.of(dataset.folder)
+        if not listed.is_open and listed.table.ids == dataset.finished.ids:
+            return listed.table
     read = dataset.finished if dataset.folder.is_local else spread(dataset.finished, MOST_SHARDS)
-    for start in range(0, len(read), _STATS_AT_ONCE):
-        for files, stats in dataset.stats(read[start : start + _STATS_AT_ONCE]):
-            if isinstance(stats, Stats):
-                yield ShardEntry.of_stats(files.shard_id, stats)
+    return ShardTable.of(
+        ShardEntry.of_stats(files.shard_id, stats)
+        for start in range(0, len(read), _STATS_AT_ONCE)
+        for files, stats in dataset.stats(read[start : start + _STATS_AT_ONCE])
+        if isinstance(stats, Stats)
+    )
 
 
 def kind_of(exts: Mapping[str, int]) -> str:

@@ -18,7 +18,7 @@ from any2ds.dataset.features import Features
 from any2ds.storage.folders import OutputFolder
 
 if TYPE_CHECKING:
-    from any2ds.dataset.shard_list import ShardEntry
+    from any2ds.dataset.shards import ShardEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from any2ds.dataset.load.metadata import translated
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.shards import ShardSet, look
 from any2ds.dataset.places import of_place
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -82,8 +82,8 @@ class FinishedShards:
 
 def _lacking(dataset: Dataset) -> str:
     """What is missing, as text; empty if nothing is known to be missing."""
-    expected = ExpectedShards.of(dataset, dataset.shards.finished())
-    unfinished = [files.shard_id for files in dataset.shards.values() if not files.stats]
+    expected = ExpectedShards.of(dataset, dataset.finished.ids)
+    unfinished = [files.shard_id for files in dataset.shards if not files.stats]
     if missing := sorted({*expected.missing, *unfinished}):
         return f"shards are missing ({ranges_text(missing)})"
     is_unread = dataset.run is not None and expected.has_unread_list

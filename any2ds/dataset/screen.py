@@ -21,7 +21,7 @@ from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.terminal.notebook import html
 from any2ds.core.terminal.stderr import joined, write_parts
 from any2ds.dataset.recipe_file import trial_text
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 
 if TYPE_CHECKING:
     from any2ds.dataset.summary import Summary

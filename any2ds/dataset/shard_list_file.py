@@ -7,9 +7,9 @@ removes the list before. While a run makes shards it is marked as open: it may l
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import threading
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 
@@ -21,8 +21,9 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.dataset import shard_list, tfds
-from any2ds.dataset.shard_list import ShardEntries, ShardEntry, ShardList
+from any2ds.core.stats import Stats
+from any2ds.dataset import shards, tfds
+from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ class ShardListFile:
         self._output, self._options = output, options
         self._names = options.layout
         self.finished_before: Collection[int] | None = None  # to list a store again takes minutes for a million
-        self._entries: ShardEntries | None = None  # those of the list that is there; None: it was not read yet
-        self._new = ShardEntries()  # of this run
+        self._before: ShardTable | None = None  # what the list has that is there; None: it was not read, or is broken
+        self._new: dict[int, ShardEntry] = {}  # of this run
         self._has_begun = self._was_open = False
 
     def __enter__(self) -> ShardListFile:
@@ -70,7 +71,7 @@ class ShardListFile:
         """Mark the list as open, if there is one. Raises whatever the file system raises."""
         content = self._read()
         if content is not None and not self._was_open:
-            self._output.write(layout.SHARDS_FILE, shard_list.opened(content))
+            self._output.write(layout.SHARDS_FILE, shards.opened(content))
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
@@ -78,65 +79,64 @@ class ShardListFile:
 
     def stored_exts(self) -> Mapping[str, int] | None:
         """Extension -> files in all finished shards; None if they cannot be read."""
-        found: list[Mapping[str, int]] | None = None
+        found: list[Mapping[str, int]] = []
         with self._logging_errors():
-            found = [entry.exts for entry in self._now().values()]
-        return None if found is None else sum(map(Counter, found), Counter[str]())
+            found.append(self._now().totals.exts)
+        return found[0] if found else None
 
     def write(self) -> None:
         """Write the files, unless they are up to date."""
         with self._logging_errors():
             self._output.guard()
-            entries = self._now()
-            is_listed = self._entries is not None and self._entries.keys() == entries.keys()
+            table = self._now()
+            is_listed = self._before is not None and self._before.ids == table.ids
             is_unchanged = is_listed and not (self._was_open or self._has_begun)
-            if is_unchanged and all(map(self._output.exists, tfds.names_for(self._options) if entries else ())):
+            if is_unchanged and all(map(self._output.exists, tfds.names_for(self._options) if table else ())):
                 return
-            if not entries and self._entries is None:
+            if not table and self._before is None:
                 return
-            self._write_tfds_files(entries)
-            self._output.write(layout.SHARDS_FILE, shard_list.to_json(entries.values(), self._options, is_open=False))
+            self._write_tfds_files(table)
+            self._output.write(layout.SHARDS_FILE, shards.to_json(table, self._options, is_open=False))
 
     def _read(self) -> bytes | None:
-        """The content of the list, whose entries are known from then on."""
+        """The content of the list, whose rows are known from then on."""
         content = self._output.read(layout.SHARDS_FILE)
         with contextlib.suppress(ValueError):  # no list of shards: it is made anew
             if content is not None:
-                there = ShardList.parse(content)
-                self._entries, self._was_open = there.entries, there.is_open
+                listed = ShardList.read(io.BytesIO(content))
+                self._before, self._was_open = listed.table, listed.is_open
         return content
 
-    def _now(self) -> ShardEntries:
-        """The finished shards, in order; those that are in no list are read."""
-        if self._entries is None:
+    def _now(self) -> ShardTable:
+        """The finished shards; those that are in no list are read."""
+        if self._before is None:
             self._read()
         if self.finished_before is None or self._output.is_local:
             finished: Collection[int] = self._output.finished_shards()
         else:
             finished = {*self.finished_before, *self._new}
-        known = ShardEntries()
-        known.add_all((self._entries or ShardEntries()).only(finished.__contains__))
-        known.add_all(self._new.only(finished.__contains__))
-        known.add_all(self._read_stats([n for n in sorted(finished) if n not in known]))
-        return known.in_order()
+        before = self._before or ShardTable.of(())
+        new = [entry for shard_id, entry in self._new.items() if shard_id in finished]
+        unknown = sorted({*finished}.difference(before.ids, self._new))
+        return before.only({*finished}.difference(self._new)).with_rows(
+            ShardTable.of([*new, *self._read_stats(unknown)])
+        )
 
-    def _read_stats(self, shards: Sequence[int]) -> ShardEntries:
-        """The entries of `shards`, as far as their statistics can be understood."""
-        found = ShardEntries()
-        for start in range(0, len(shards), _STATS_AT_ONCE):
-            some = shards[start : start + _STATS_AT_ONCE]
+    def _read_stats(self, shard_ids: Sequence[int]) -> Iterator[ShardEntry]:
+        """The entries of shards, as far as their statistics can be understood."""
+        for start in range(0, len(shard_ids), _STATS_AT_ONCE):
+            some = shard_ids[start : start + _STATS_AT_ONCE]
             contents = self._output.read_many([self._names.stats_name(shard_id) for shard_id in some])
             for shard_id, (_, content) in zip(some, contents, strict=True):
                 with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
-                    found[shard_id] = shard_list.entry_of(shard_id, content)
-        return found
+                    yield ShardEntry.of_stats(shard_id, Stats.parse(content or b""))
 
-    def _write_tfds_files(self, entries: ShardEntries) -> None:
+    def _write_tfds_files(self, table: ShardTable) -> None:
         wanted = tfds.names_for(self._options)
-        if not entries:
+        if not table:
             self._output.remove_many(sorted(set(wanted).intersection(self._output.names())))
         elif wanted:
-            for name, content in self._tfds_files([*entries.values()]).items():
+            for name, content in self._tfds_files([*table.entries()]).items():
                 self._output.write(name, content)
 
     def _tfds_files(self, entries: Sequence[ShardEntry]) -> Mapping[str, bytes]:
@@ -173,6 +173,6 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
 def is_complete(output: OutputFolder) -> bool:
     """Whether there is a list that has all shards that are finished now."""
     with contextlib.suppress(ValueError):
-        there = ShardList.parse(output.read(layout.SHARDS_FILE) or b"")
-        return not there.is_open and there.entries.keys() >= output.finished_shards()
+        listed = ShardList.read(io.BytesIO(output.read(layout.SHARDS_FILE) or b""))
+        return not listed.is_open and output.finished_shards() <= {*listed.table.ids}
     return False

@@ -1,29 +1,21 @@
 """A random sample of the shards of a dataset, and the totals of all of them.
 
-A dataset may have a million shards: the list of shards is read once, as a stream, and only the shards of the sample are
-known to `Dataset`.
+A dataset may have a million shards: where it has a list of shards, its folder is not listed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import random
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import cast
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError, Unreachable, access_text
-from any2ds.core.manifest import Manifest
-from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.listing import Entry, PerShard
-from any2ds.dataset.shard_list import pattern
-from any2ds.storage.folders import OutputFolder
+from any2ds.dataset.shards import ShardList, ShardTable, Totals, pattern
 from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
@@ -31,18 +23,6 @@ from any2ds.writers.contract import ShardWriter
 
 MOST_SHARDS = 10_000
 """Of a sample; smaller datasets are in it as a whole."""
-_BUFFER_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The sums over all shards."""
-
-    shards: int = 0
-    rows: int = 0
-    samples: int = 0
-    bytes: int | None = 0  # of the files stored; None if unknown
-    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +30,35 @@ class ShardSample:
     """Some shards of a dataset, or all."""
 
     dataset: Dataset  # with these shards only
-    shards: int  # finished shards of the dataset
-    samples: Mapping[int, int] = field(default_factory=dict)  # shard -> samples; empty without a list of shards
-    data_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> size of its data file; the same
-    file_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> sizes of the files stored; the same
-    totals: Totals | None = None  # None without a list of shards
-    pattern: str | None = None  # of all data files, see `shard_list`; None if it is unknown
+    ids: array[int]  # of all finished shards of the dataset
+    table_of_all: ShardTable | None = None  # of all shards; None without a list of shards
     whole: Dataset | None = None  # with all shards, where the folder was listed
+
+    @property
+    def shards(self) -> int:
+        """Number of finished shards of the dataset."""
+        return len(self.ids)
 
     @property
     def is_all(self) -> bool:
         """Whether these are all finished shards."""
         return len(self.dataset.finished) == self.shards
+
+    @property
+    def table(self) -> ShardTable | None:
+        """The rows of these shards; None without a list of shards."""
+        return self.table_of_all and self.table_of_all.only(self.dataset.finished.ids)
+
+    @property
+    def totals(self) -> Totals | None:
+        """The sums over all shards; None without a list of shards."""
+        return self.table_of_all.totals if self.table_of_all is not None else None
+
+    @property
+    def pattern(self) -> str | None:
+        """The names of all data files, see `shards.pattern`; None if they are unknown."""
+        names, writer = self.dataset.layout, self.dataset.writer
+        return pattern(self.ids, names, writer.extension) if names is not None and writer is not None else None
 
     @property
     def writer(self) -> type[ShardWriter]:
@@ -81,10 +78,16 @@ class ShardSample:
     ) -> ShardSample:
         """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
         one that is being built, unless it may be `unfinished`."""
-        chance, folder = random.Random(seed), open_folder(url, stores=stores)
+        folder = open_folder(url, stores=stores)
         try:
-            if (sample := _from_list(folder, stores, most, chance)) is not None:
-                return sample
+            if not (listed := ShardList.of(folder)).is_open:  # as while a run is at work
+                table = listed.table
+                is_all = len(table) <= most
+                some = table if is_all else table.only(random.Random(seed).sample(list(table.ids), most))
+                dataset = Dataset(url, stores, some)
+                if dataset.run is None:
+                    raise OutputError(f"{url!r}: {layout.RUN_FILE} cannot be read")
+                return cls(dataset, table.ids, table)
         except (OutputError, LookupError):  # the list of shards is broken
             pass
         except Exception as error:  # it is missing, or broken; any file system has exceptions of its own
@@ -95,72 +98,12 @@ class ShardSample:
     @classmethod
     def listed(cls, dataset: Dataset, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
         """A sample of a dataset whose folder was listed, so that what is missing is known."""
-        finished, chance = dataset.shards.finished(), random.Random(seed)
-        names, count = dataset.layout, len(finished)
-        sample = cls(
-            dataset,
-            count,
-            pattern=pattern(finished.ids, names, dataset.writer.extension) if names and dataset.writer else None,
-            whole=dataset,
-        )
-        if count <= most:
-            return sample
-        chosen = {finished.ids[place] for place in chance.sample(range(count), most)}
-        some = copy(dataset)
-        some.shards = dataset.shards.only(chosen.__contains__)
-        sample = replace(sample, dataset=some)
+        ids = dataset.finished.ids
+        if len(ids) <= most:
+            return cls(dataset, ids, whole=dataset)
+        some, table = copy(dataset), None
+        some.shards = dataset.shards.only(random.Random(seed).sample(list(ids), most))
         with contextlib.suppress(Exception):  # of a list of shards that is missing or broken, and of any file system
-            if (by_list := _from_list(dataset.folder, None, 0, chance)) is not None and by_list.shards == count:
-                return replace(sample, totals=by_list.totals)
-        return sample
-
-
-def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
-    """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
-    run = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
-    # Shards, samples, bytes of data and of files: a random choice among those so far.
-    kept = [array("q") for _ in range(4)]
-    rows = samples = size = shards = 0
-    exts: Counter[str] = Counter()
-    with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:  # type: ignore[type-var]
-        head = shard_list.head_of(file.readline())
-        if head["open"]:
-            return None
-        for entry in shard_list.lines_of(file):
-            shards += 1
-            rows += entry["count"] - entry.get("replaces", 0)
-            samples += entry["nsamples"]
-            size += entry["bytes"]
-            exts.update(entry["exts"])
-            own = entry["shard_id"], entry["nsamples"], entry["filesize"], entry["bytes"]
-            place = shards - 1 if shards <= most else chance.randrange(shards)
-            if place < most:
-                for column, value in zip(kept, own, strict=True):
-                    column[place : place + 1] = array("q", [value])
-    if shards != head["shards"]:
-        raise OutputError(f"{layout.SHARDS_FILE} is truncated")
-    if shards > most:
-        order = sorted(range(most), key=kept[0].__getitem__)
-        kept = [array("q", map(column.__getitem__, order)) for column in kept]
-    ids, *figures = kept
-    dataset = Dataset(folder.url, stores, _files(folder, run, ids))
-    totals = Totals(shards, rows, samples, size, dict(exts.most_common()))
-    samples_of, data_bytes, file_bytes = (PerShard(ids, column) for column in figures)
-    return ShardSample(dataset, shards, samples_of, data_bytes, file_bytes, totals, head["pattern"])
-
-
-def _files(folder: OutputFolder, run: Manifest, shards: Iterable[int]) -> Iterator[Entry]:
-    """The files of `shards`, and those of the dataset by which it is opened, without listing the folder."""
-    names = run.layout
-    extension = plugins.load("writers", str(run.options.get("output_format"))).extension
-    yield Entry(layout.RUN_FILE, 0, False)
-    hidden = set(folder.names(layout.METADATA_FOLDER)) if names.hides else set[str]()
-    for number in shards:
-        if (own := names.own_metadata_name(number)).rpartition("/")[2] in hidden:
-            yield Entry(own, 0, False)
-        yield Entry(names.stats_name(number), 0, False)
-        yield Entry(names.metadata_name(number), 0, False)
-        if data := names.data_name(number, extension):
-            yield Entry(data, 0, is_folder=extension == "")
-    if extension in ("tfrecord", "arrayrecord"):
-        yield from (Entry(name, 0, False) for name in (layout.TFDS_FEATURES, layout.TFDS_INFO) if folder.exists(name))
+            if not (listed := ShardList.of(dataset.folder)).is_open and listed.table.ids == ids:
+                table = listed.table
+        return cls(some, ids, table, whole=dataset)

@@ -27,7 +27,8 @@ from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.dataset.shard_sample import ShardSample, Totals
+from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shards import Totals
 from any2ds.dataset.shown import shown, shown_url
 from any2ds.dataset.sums import MetadataSums, StatsSums, most, spread
 from any2ds.dataset.timeline import Timeline, timeline
@@ -186,7 +187,7 @@ def summarize(
         any2ds=__version__,
         gathered=time.time(),
         shards=sample.shards,
-        missing=() if whole is None else tuple(ExpectedShards.of(whole, whole.shards).missing),
+        missing=() if whole is None else tuple(ExpectedShards.of(whole, whole.shards.ids).missing),
         unfinished=0 if whole is None else len(whole.shards) - sample.shards,
         pattern=sample.pattern,
         rows=totals.rows if totals else None,

@@ -22,7 +22,7 @@ from any2ds.core.metadata import MOST_SPLITS, without_credentials
 from any2ds.core.metadata import SPLIT as SPLIT_COLUMN
 
 if TYPE_CHECKING:
-    from any2ds.dataset.shard_list import ShardEntry
+    from any2ds.dataset.shards import ShardEntry
 
 SPLIT = "train"
 VERSION = "1.0.0"

@@ -70,11 +70,13 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     a dataset is whole is another question."""
     finished = sample.dataset.finished
     chance = random.Random(seed)
-    if sample.samples:
-        finished = sample.dataset.shards.finished().only(sample.samples.get).in_order
+    table = sample.table
+    samples = dict(zip(table.ids, table.column("samples"), strict=True)) if table is not None else {}
+    if samples:
+        finished = finished.only(number for number, count in samples.items() if count)
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
     picked = [finished[number] for number in chosen]
-    shares = _shares([sample.samples.get(files.shard_id, 0) for files in picked], count, chance)
+    shares = _shares([samples.get(files.shard_id, 0) for files in picked], count, chance)
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[list[Thumbnail]] = [[] for _ in picked]
     try:

@@ -112,7 +112,7 @@ class Completion:
         from any2ds.dataset.expected import ExpectedShards  # which runs without a rank do without
 
         present, manifest = output.finished_shards(), manifest_of(output)
-        expected = ExpectedShards(manifest.segments, present, manifest.layout.rows_per_shard)
+        expected = ExpectedShards(manifest.segments, present)
         return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
 
     @property

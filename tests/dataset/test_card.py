@@ -20,7 +20,7 @@ from any2ds.core.layout import Layout
 from any2ds.dataset.card.hub import features_of_columns, features_of_members, header, size_category, split
 from any2ds.dataset.card.split_files import data_files, of_samples
 from any2ds.dataset.rendering import code, plain
-from any2ds.dataset.shard_list import ShardEntry
+from any2ds.dataset.shards import ShardEntry
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 

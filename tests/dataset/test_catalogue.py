@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,7 +19,8 @@ import pytest
 from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
-from any2ds.dataset.shard_list import ShardEntry, ShardList, entry_of, gaps, opened, pattern, to_json
+from any2ds.core.stats import Stats
+from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, gaps, opened, pattern, to_json
 from any2ds.storage.opening import open_folder
 from any2ds.testing.server import Server, serve
 
@@ -193,7 +195,7 @@ class TestRun:
         said = json.loads(out.read(".any2ds/shards") or b"")
         assert (said["open"], said["pattern"]) == (False, "{00000..00002}.tar")
         assert [entry["nsamples"] for entry in said["shardlist"]] == [1, 2, 1]
-        sizes = out.sizes()
+        sizes = {info["name"].rpartition("/")[2]: info["size"] for info in out.listed()}
         assert [entry["filesize"] for entry in said["shardlist"]] == [sizes[f"0000{n}.tar"] for n in range(3)]
         assert sizes["00001.tar.idx"] == 24
         assert verify(out.url, quiet=True).findings == ()
@@ -210,27 +212,29 @@ class TestValues:
     def test_what_is_written_is_read_again(self) -> None:
         options = OutputOptions(output_format="webdataset")
         entries = [ShardEntry(0, 10, 9, 900, 10240, {"jpg": 9}), ShardEntry(2, 10, 0, 0, 10240)]
-        closed = to_json(entries, options, is_open=False)
-        found = ShardList.parse(closed)
-        assert opened(closed) == to_json(entries, options, is_open=True)
-        assert list(found.entries.values()) == entries
+        table = ShardTable.of(entries)
+        closed = to_json(table, options, is_open=False)
+        found = ShardList.read(io.BytesIO(closed))
+        assert opened(closed) == to_json(table, options, is_open=True)
+        assert list(found.table.entries()) == entries
         assert not found.is_open
-        assert ShardList.parse(to_json(entries, options, is_open=True)).is_open
+        assert ShardList.read(io.BytesIO(opened(closed))).is_open
 
     def test_a_list_without_shards_is_one(self) -> None:
-        assert json.loads(to_json([], OutputOptions(), is_open=False))["shardlist"] == []
+        assert json.loads(to_json(ShardTable.of([]), OutputOptions(), is_open=False))["shardlist"] == []
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the system tells there what a process has taken at most")
     def test_a_long_list_takes_the_memory_of_its_bytes(self) -> None:
         program = (
             "from any2ds.config.options import OutputOptions\n"
-            "from any2ds.dataset.shard_list import ShardEntry, to_json\n"
+            "from any2ds.dataset.shards import ShardEntry, ShardTable, to_json\n"
             "def most():\n"
             "    lines = open('/proc/self/status').read().splitlines()\n"
             "    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('VmHWM'))\n"
             "entries = [ShardEntry(n, 10000, 9000, 9 << 20, 9 << 20, {'jpg': 9000}) for n in range(40_000)]\n"
+            "entries = ShardTable.of(entries)\n"
             "options = OutputOptions()\n"
-            "to_json(entries[:100], options, False)\n"
+            "to_json(entries.only(range(100)), options, False)\n"
             "before = most()\n"
             "size = len(to_json(entries, options, False))\n"
             "print(most() - before, size)\n"
@@ -242,9 +246,4 @@ class TestValues:
 
     def test_stats_of_img2dataset_tell_less(self) -> None:
         stats = b'{"count": 10, "successes": 8, "failed_to_download": 2, "failed_to_resize": 0, "status_dict": {}}'
-        assert entry_of(3, stats, 20480) == ShardEntry(3, 10, 8, 0, 20480, {})
-
-    @pytest.mark.parametrize("stats", [None, b"", b"[]", b"3", b'{"count": "x"}', b'{"count": 1}'])
-    def test_what_are_no_stats(self, stats: bytes | None) -> None:
-        with pytest.raises(ValueError, match=r"."):
-            entry_of(0, stats)
+        assert ShardEntry.of_stats(3, Stats.parse(stats), 20480) == ShardEntry(3, 10, 8, 0, 20480, {})

@@ -4,7 +4,7 @@ import pytest
 
 from any2ds.core.manifest import Beginning, Ending, Segment
 from any2ds.dataset.expected import ExpectedShards
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 
 
 def listed(first_shard: int, rows: int | None, shards: int | None) -> Segment:
@@ -13,24 +13,23 @@ def listed(first_shard: int, rows: int | None, shards: int | None) -> Segment:
 
 
 @pytest.mark.parametrize(
-    ("lists", "present", "missing", "beyond", "rows"),
+    ("lists", "present", "missing", "beyond"),
     [
-        ([listed(0, 25, 3)], [0, 1, 2], [], [], {0: 10, 2: 5, 3: None}),
-        ([listed(0, 25, 3)], [1], [0, 2], [], {2: 5}),
-        ([listed(0, 25, 3)], [0, 1, 2, 3], [], [3], {3: None}),
-        ([listed(0, 20, 2), listed(2, 1, 1)], [0, 2], [1], [], {1: 10, 2: 1}),
-        ([listed(0, None, None)], [0, 3], [1, 2], [], {0: 10, 3: None}),
-        ([listed(0, 3, 1), listed(1, None, None)], [0, 1, 2], [], [], {0: 3, 1: 10, 2: None}),
-        ([listed(0, None, None)], [], [], [], {0: None}),
-        ([listed(0, 0, 0)], [], [], [], {}),
+        ([listed(0, 25, 3)], [0, 1, 2], [], []),
+        ([listed(0, 25, 3)], [1], [0, 2], []),
+        ([listed(0, 25, 3)], [0, 1, 2, 3], [], [3]),
+        ([listed(0, 20, 2), listed(2, 1, 1)], [0, 2], [1], []),
+        ([listed(0, None, None)], [0, 3], [1, 2], []),
+        ([listed(0, 3, 1), listed(1, None, None)], [0, 1, 2], [], []),
+        ([listed(0, None, None)], [], [], []),
+        ([listed(0, 0, 0)], [], [], []),
     ],
 )
 def test_which_shards_there_should_be(
-    lists: list[Segment], present: list[int], missing: list[int], beyond: list[int], rows: dict[int, int | None]
+    lists: list[Segment], present: list[int], missing: list[int], beyond: list[int]
 ) -> None:
-    expected = ExpectedShards(lists, present, 10)
+    expected = ExpectedShards(lists, present)
     assert (expected.missing, expected.beyond) == (missing, beyond)
-    assert {shard_id: expected.rows(shard_id) for shard_id in rows} == rows
 
 
 def test_numbers_as_ranges() -> None:

@@ -528,7 +528,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
         (out / f"{n:05d}_stats.json").write_text(json.dumps({**stats, **more, "status_dict": {"dns": 10}}))
     head = {**json.loads(listed[0] + b"0]}"), "shards": count, "count": 10 * count}
     del head["shardlist"]
-    entries = ",\n".join(json.dumps({**entry, "shard_id": n, "count": 10}) for n in range(count))
+    entries = ",\n".join(json.dumps({**entry, "shard_id": n, "count": 10}, separators=(",", ":")) for n in range(count))
     (out / ".any2ds/shards").write_text(f'{json.dumps(head)[:-1]},"shardlist":[\n{entries}\n]}}\n')
     figures = report(out)
     assert (figures.shards, figures.rows, figures.coverage.shards_of_stats) == (count, 10 * count, 10_000)

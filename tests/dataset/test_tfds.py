@@ -15,7 +15,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.errors import OutputError
 from any2ds.core.layout import Layout
 from any2ds.dataset import tfds
-from any2ds.dataset.shard_list import ShardEntry
+from any2ds.dataset.shards import ShardEntry
 from any2ds.testing.pixel import png
 from any2ds.testing.server import serve
 

@@ -32,7 +32,7 @@ from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import SHARDS_OF_METADATA
-from any2ds.dataset.loaders import Loadable, entries, snippets
+from any2ds.dataset.loaders import Loadable, shard_table, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
@@ -244,7 +244,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
 def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
     dataset, found = facts.dataset, facts.found
     has_splits = SPLIT in found.columns and found.rows is not None  # else it is unknown which shards have which
-    shards = list(entries(dataset)) if has_splits else []
+    shards = list(shard_table(dataset).entries()) if has_splits else []
     of_samples = split_files.of_samples(shards)
     # Shards of a list may have rows of several splits.
     of_rows = split_files.of_rows(recipe, shards) if recipe is not None else {}

@@ -11,7 +11,7 @@ from typing import Any
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import MOST_SPLITS
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.dataset.shard_list import ShardEntry
+from any2ds.dataset.shards import ShardEntry
 from any2ds.dataset.tfds import split_of
 
 TRAIN = "train"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, compress
 
 import orjson
 
@@ -21,10 +21,11 @@ from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_tex
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
-from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
+from any2ds.dataset.listing import NamesInOrder, ShardFiles
 from any2ds.dataset.load.files import mark_of
 from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shards import ShardEntry, ShardTable
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.opening import open_folder
 from any2ds.storage.reading import version_of
@@ -95,31 +96,23 @@ class ShardSet:
         Raises DamagedShard.
         """
         dataset = opened.dataset
-        samples, sizes, file_bytes = opened.samples, opened.data_bytes, opened.file_bytes
-        has_indexes = not dataset.is_img2dataset or not dataset.entries.ends.keys().isdisjoint(opened.writer.sidecars)
-        if not samples:
-            counts, bytes_, of_files = array("q"), array("q"), array("q")
-            for files, stats in _stats(dataset):
-                if isinstance(stats, Exception):
-                    raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
-                counts.append(stats.samples)
-                bytes_.append(stats.data_bytes or 0)
-                of_files.append(stats.size or 0)
-            ids = dataset.finished.ids
-            samples, sizes, file_bytes = (PerShard(ids, column) for column in (counts, bytes_, of_files))
-        with_samples = dataset.shards.finished().only(samples.__getitem__)
-        shards = dataset.shards.finished() if all_rows else with_samples
+        has_indexes = not dataset.is_img2dataset or not dataset.listing.ends.keys().isdisjoint(opened.writer.sidecars)
+        table = opened.table if opened.table is not None else _table_of_stats(dataset)
+        with_samples = table.only(compress(table.ids, table.column("samples")))
+        if not all_rows:
+            table = with_samples
+        shards = dataset.finished.only(table.ids)
         marks = array("q")
         if with_data and opened.writer.extension is not None:
-            marks = _check_presence(dataset, with_samples.in_order, sizes)
+            marks = _check_presence(dataset, with_samples)
         return cls(
             dataset.folder,
             dataset.output_format or "",
             not dataset.is_img2dataset,
             NamesInOrder(shards, "data"),
             NamesInOrder(shards, "metadata"),
-            array("Q", accumulate(map(samples.__getitem__, shards.ids), initial=0)),
-            array("Q", (sizes[shard_id] or _listed_size(dataset, shards[shard_id]) for shard_id in shards.ids)),
+            array("Q", accumulate(table.column("samples"), initial=0)),
+            array("Q", table.column("data_bytes")),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
             dataset.members.names if dataset.members is not None else (),
             shards.ids,
@@ -127,7 +120,7 @@ class ShardSet:
             has_indexes=has_indexes,
             marks=marks if len(marks) == len(shards) else (),
             machine=platform.node(),
-            file_bytes=array("Q", map(file_bytes.__getitem__, shards.ids)),
+            file_bytes=array("Q", table.column("bytes")),
             further=_further(dataset),
             retries=_retries(dataset),
         )
@@ -214,21 +207,26 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
 
 def _retries(dataset: Dataset) -> tuple[Retry, ...]:
     retries = [each for each in dataset.run.segments if each.kind == "retry"] if dataset.run is not None else []
-    finished = dataset.shards.finished() if retries else ()
+    finished = dataset.finished.ids if retries else ()
     return tuple(
         Retry(
             each.number,
             range(each.first_shard, each.end or 0),
-            frozenset(ExpectedShards([each], finished, None).missing),
+            frozenset(ExpectedShards([each], finished).missing),
         )
         for each in retries
     )
 
 
-def _listed_size(dataset: Dataset, files: ShardFiles) -> int:
-    """Of the data file, which the statistics of img2dataset do not have; 0 if it is unknown."""
-    entry = dataset.entries.get(files.data or "")
-    return entry.size if entry is not None else 0
+def _table_of_stats(dataset: Dataset) -> ShardTable:
+    """Where there is no list of shards. Raises DamagedShard."""
+    entries = []
+    for files, stats in _stats(dataset):
+        if isinstance(stats, Exception):
+            raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
+        listed_size = files.sizes.get(files.data or "", 0)  # which the statistics of img2dataset do not have
+        entries.append(ShardEntry.of_stats(files.shard_id, stats, listed_size))
+    return ShardTable.of(entries)
 
 
 def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
@@ -250,7 +248,7 @@ def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
                 yield files, error
 
 
-def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mapping[int, int]) -> array[int]:
+def _check_presence(dataset: Dataset, table: ShardTable) -> array[int]:
     """The marks of the data files of a local dataset, which are there, with the sizes in their statistics.
 
     Raises DamagedShard, OutputError.
@@ -259,7 +257,7 @@ def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mappi
     marks = array("q")
     if not dataset.folder.is_local:
         return marks
-    for files in shards:
+    for files, size in zip(dataset.finished.only(table.ids), table.column("data_bytes"), strict=True):
         name = files.data or layout.Layout(1, 1).shard_name(files.shard_id)
         try:
             there = os.stat(f"{dataset.folder.path}/{name}") if files.data is not None else None
@@ -269,7 +267,7 @@ def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mappi
             raise OutputError(f"shard {name} of {url!r} cannot be opened: {error_text(error)}") from error
         if there is None:
             raise DamagedShard(f"shard {name} of {url!r} is missing, though its statistics are there")
-        if (size := sizes[files.shard_id]) and there.st_size != size:
+        if size and there.st_size != size:
             raise DamagedShard(f"shard {name} of {url!r} has {there.st_size:,} bytes, its statistics say {size:,}")
         marks.append(mark_of(there))
     return marks

@@ -12,36 +12,35 @@ from any2ds.config.signature import with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.terminal.notebook import html
-from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shards import ranges_text
 
 _MOST_KEYS = 3  # that a finding names
 _LONGEST_LINE = 400  # characters of a finding on the terminal
 _REPORTED = ("shards", "shards_read", "rows", "samples", "bytes_read", "hashes", "seconds", "sample", "seed", "notes")
 NOT_REMOVED = "could not be removed"
 
+BROKEN = "broken"  # the shard has to be made again
+INCOMPLETE = "incomplete"  # as a stopped run leaves a dataset: the same download command completes it
+OTHER = "other"
 KINDS = {
-    "stats": "the statistics of a shard are missing or unreadable, or do not agree with its rows",
-    "metadata": "the metadata of a shard is missing or unreadable, or contradicts itself",
-    "keys": "keys are not of the shard, or stand in it twice",
-    "data": "the data file of a shard is missing, or cannot be read to its end",
-    "samples": "data and metadata do not agree one to one",
-    "hash": "the bytes of a file are not those that were fetched",
-    "unfinished": "files of a shard that was never finished",
-    "beside": "an extra file of a shard, such as an index, is missing or does not belong to its data",
-    "shard_list": ".any2ds/shards is missing or does not describe the shards; --repair writes it",
-    "unreadable": "the system or the store does not let a file be read, so it is not checked",
-    "missing": "shards that are not there; the same download command makes them",
-    "unread": "no run has read the url list to its end; the same download command continues",
-    "list": "the shards do not hold the rows of the url list",
-    "run_file": ".any2ds/run is missing or unreadable, so no run can continue in this folder",
-    "leftover": "what a killed run left behind",
-    "stray": "a file that readers would take for one of the dataset, and that belongs to no shard",
+    "stats": BROKEN,  # statistics of a shard are missing or unreadable, or do not agree with its metadata
+    "metadata": BROKEN,  # metadata of a shard are missing or unreadable
+    "keys": BROKEN,  # keys are not of the shard, or stand in it twice
+    "data": BROKEN,  # the data file of a shard is missing, has another size, or cannot be read to its end
+    "samples": BROKEN,  # data and metadata do not agree one to one
+    "hash": BROKEN,  # the bytes of a file are not those that were fetched
+    "unfinished": BROKEN,  # files of a shard that was never finished
+    "missing": INCOMPLETE,  # shards that are not there
+    "unread": INCOMPLETE,  # no run has read the url list to its end
+    "leftover": INCOMPLETE,  # a file of a run that was killed
+    "shard_list": INCOMPLETE,  # .any2ds/shards is missing or does not describe the shards
+    "beside": OTHER,  # an extra file of a shard, such as an index, is missing or does not belong to its data
+    "unreadable": OTHER,  # the system or the store does not let a file be read, so it is not checked
+    "list": OTHER,  # the shards do not hold the rows of the url list
+    "run_file": OTHER,  # .any2ds/run is missing or unreadable, so no run can continue in this folder
+    "stray": OTHER,  # a file that readers would take for one of the dataset, and that belongs to no shard
 }
-"""The closed list."""
-_BROKEN = {"stats", "metadata", "keys", "data", "samples", "hash", "unfinished"}  # the shard has to be made again
-
-
-_INCOMPLETE = {"missing", "unread", "unfinished", "leftover", "shard_list"}  # as a stopped run leaves a dataset
+"""The closed list, with what it means for the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,12 @@ class Finding:
     @property
     def is_broken(self) -> bool:
         """Whether the shard has to be made again."""
-        return self.kind in _BROKEN
+        return KINDS[self.kind] == BROKEN
 
     @property
     def is_damage(self) -> bool:
         """Whether it is more than what the same download command completes, as after a run that was stopped."""
-        return self.kind not in _INCOMPLETE
+        return KINDS[self.kind] != INCOMPLETE and self.kind != "unfinished"
 
     def to_json(self) -> dict[str, object]:
         return {"kind": self.kind, "shard": self.shard_id, "words": self.message}

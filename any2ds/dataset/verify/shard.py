@@ -30,7 +30,7 @@ from any2ds.core.samples import StoredSample, row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
-from any2ds.dataset.shard_list import ShardEntry
+from any2ds.dataset.shards import ShardEntry
 from any2ds.dataset.verify.report import Finding, Findings
 from any2ds.writers.contract import WithSidecars
 from any2ds.writers.formats.parquet import THRIFTY
@@ -51,7 +51,6 @@ class ShardTask:
     """One shard to check."""
 
     files: ShardFiles
-    rows: int | None  # that the url list has for it, if known
     reads_contents: bool = True  # False: check only whether the files are there, and their sizes
     listed: ShardEntry | None = None  # what a closed list of shards says, which saves to read the statistics
 
@@ -101,7 +100,6 @@ class _ShardCheck:
         self._copies = copies
         self._paths: dict[str, Path] = {}
         self._is_of_other_tool = dataset.is_img2dataset
-        self._is_of_retry = False
         self.findings = Findings(task.files.shard_id)
         self.result = Checked()
 
@@ -113,7 +111,7 @@ class _ShardCheck:
         shard = task.listed or self._read_stats(files.stats)
         if shard is None:
             return
-        self._check_count(shard)
+        self.result.rows, self.result.samples = shard.count - shard.replaces, shard.samples
         self._check_presence(shard)
         if not task.reads_contents or any(finding.is_broken for finding in self.findings) or files.metadata is None:
             return
@@ -161,24 +159,17 @@ class _ShardCheck:
             self.findings.add("stats", f"{name} is of shard {stats.shard_id}")
         return ShardEntry.of_stats(self._files.shard_id, stats)
 
-    def _check_count(self, shard: ShardEntry) -> None:
-        self.result.rows, self.result.samples = shard.count - shard.replaces, shard.samples
-        self._is_of_retry = shard.replaces > 0
-        if self._task.rows is not None and shard.count != self._task.rows:
-            message = f"{self._files.stats}: count is {shard.count}, but the list has {self._task.rows} rows for it"
-            self.findings.add("list", message)
-
     def _check_presence(self, shard: ShardEntry) -> None:
         """Whether the files are there; what reads as a whole may still lack its last bytes, so sizes are compared."""
         files, dataset, writer = self._files, self._dataset, self._dataset.writer
         extension = writer.extension if writer is not None else None
         for kind, name in (("stats", files.stats), ("metadata", files.metadata)):
-            if name is not None and not dataset.entries[name].size:
+            if name is not None and not files.sizes[name]:
                 self.findings.add(kind, f"{name} is empty")
         if files.metadata is None and not (self._is_of_other_tool and dataset.output_format == "dummy"):
             self.findings.add("metadata", "there is no metadata")
         if files.data is not None:
-            size = dataset.entries[files.data].size
+            size = files.sizes[files.data]
             if shard.data_bytes and size != shard.data_bytes:
                 said = f"{size:,} bytes, its statistics say {shard.data_bytes:,}"
                 self.findings.add("data", f"{files.data} has {said}")
@@ -225,9 +216,10 @@ class _ShardCheck:
             if count > 1:
                 self.findings.about("keys", key, "more than one row with the same key")
             place = names.place_of(row_key(key)) if names is not None else (shard.shard_id, 0)
-            if place is None or (place[0] >= shard.shard_id if self._is_of_retry else place[0] != shard.shard_id):
-                belongs = "of a row of an earlier shard" if self._is_of_retry else "of this shard"
-                self.findings.about("keys", key, f"not a key {belongs}")
+            is_of_retry = shard.replaces > 0
+            if place is None or (place[0] >= shard.shard_id if is_of_retry else place[0] != shard.shard_id):
+                whose = "a row of an earlier shard" if is_of_retry else "this shard"
+                self.findings.about("keys", key, f"not a key of {whose}")
         counts = {
             "count": (shard.count, len(set(map(row_key, lines)))),
             "samples": (shard.samples, _stored(table).num_rows),

@@ -6,11 +6,10 @@ shards ─▶ tasks ─▶ check_shard, in processes ─▶ sums and findings �
 
 from __future__ import annotations
 
-import io
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -27,8 +26,8 @@ from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
-from any2ds.dataset.shard_list import ShardEntries, ShardList
 from any2ds.dataset.shard_list_file import rebuild
+from any2ds.dataset.shards import ShardList
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
 from any2ds.dataset.verify.report import NOT_REMOVED, Finding, VerifyReport, are_text, shards_text
@@ -39,7 +38,6 @@ from any2ds.writers.contract import WithSidecars
 
 _READ_BY_GLOBS = (".tar", ".parquet", ".tfrecord", "_stats.json")  # what loaders and tools look for in a folder
 _MOST_NAMES = 5
-_REWRITTEN = "the next run, or --repair, writes it"
 _SMALL = 100 << 20  # bytes; reading them in this process takes less time than to start others
 _FOLDER_BYTES = 1 << 20  # assumed size of a folder
 
@@ -65,7 +63,7 @@ def verify(options: ParsedOptions) -> VerifyReport:
             guard = dataset.folder.guard
             dataset = Dataset(wanted.output_folder, stores)
             dataset.folder.guard = guard
-        expected = ExpectedShards.of(dataset, dataset.shards)
+        expected = ExpectedShards.of(dataset, dataset.shards.ids)
         report = _report(dataset, expected, wanted)
         if wanted.repair:
             report = _repaired(dataset, expected, report)
@@ -73,12 +71,12 @@ def verify(options: ParsedOptions) -> VerifyReport:
 
 
 def _report(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> VerifyReport:
-    listed, problem = _list_of_shards(dataset)
+    listed = _list_of_shards(dataset)
     picked, seed = _picked(dataset, wanted)
-    checked = _check_shards(dataset, expected, wanted, picked, listed)
+    checked = _check_shards(dataset, wanted, picked, listed)
     findings = sorted(checked.findings, key=lambda finding: finding.shard_id or 0)
     findings += [*_findings_of_lists(dataset, expected), *_strays(dataset), *_leftovers(dataset)]
-    findings += [problem] if problem else _findings_of_shard_list(dataset, listed, checked)
+    findings += _findings_of_shard_list(dataset, listed, checked)
     return VerifyReport(
         output_folder=wanted.output_folder,
         shards=len(dataset.finished),
@@ -109,21 +107,16 @@ def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | N
 
 
 def _check_shards(
-    dataset: Dataset,
-    expected: ExpectedShards,
-    wanted: VerifyOptions,
-    picked: frozenset[int] | None,
-    listed: ShardList | None,
+    dataset: Dataset, wanted: VerifyOptions, picked: frozenset[int] | None, listed: ShardList | None
 ) -> Checked:
     count = len(dataset.shards)
-    size = dataset.entries.size + _FOLDER_BYTES * dataset.entries.folders
+    size = dataset.listing.size + _FOLDER_BYTES * dataset.listing.folders
     if picked is not None:
         size = size * len(picked) // max(1, count)
     processes = 0
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
-    known = ShardEntries() if listed is None or listed.is_open else listed.entries
     total = Checked()
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
 
@@ -133,13 +126,16 @@ def _check_shards(
 
         def tasks() -> Iterator[ShardTask]:
             """Shards of which something has to be read; the others are done at once, by the list of shards."""
-            for files in dataset.shards.in_order:
-                is_read = picked is None or files.shard_id in picked
-                task = ShardTask(files, expected.rows(files.shard_id), is_read)
-                if is_read or files.shard_id not in known:
-                    yield task
+            known = iter(()) if picked is None or listed is None or listed.is_open else listed.table.entries()
+            entry = next(known, None)
+            for files in dataset.shards:  # in the order of their numbers, as the list
+                while entry is not None and entry.shard_id < files.shard_id:
+                    entry = next(known, None)
+                task = ShardTask(files, picked is None or files.shard_id in picked)
+                if not task.reads_contents and entry is not None and entry.shard_id == files.shard_id:
+                    add(check_shard(dataset, replace(task, listed=entry)))
                 else:
-                    add(check_shard(dataset, replace(task, listed=known[files.shard_id])))
+                    yield task
 
         results: Any = map_in_processes(partial(check_shard, dataset), tasks(), processes, _lost)
         with closing(results):
@@ -191,34 +187,27 @@ def _leftovers(dataset: Dataset) -> Iterator[Finding]:
             yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
 
 
-def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
-    """`.any2ds/shards`, or what is wrong with it; neither where any2ds need not have written one."""
-    name = layout.SHARDS_FILE
-    if dataset.run is None or not len(dataset.finished):
-        return None, None
-    if name not in dataset.entries:
-        return None, Finding("shard_list", f"{name} is missing: {_REWRITTEN}")
-    try:
-        with dataset.folder.open(name) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[type-var]
-            return ShardList.read(file), None
-    except ValueError as error:
-        return None, Finding("shard_list", f"{name} cannot be understood ({error}): {_REWRITTEN}")
-    except Exception as error:  # every file system has exceptions of its own
-        return None, Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
+def _list_of_shards(dataset: Dataset) -> ShardList | None:
+    """`.any2ds/shards`; None if it is missing, or cannot be read."""
+    with suppress(Exception):  # every file system has exceptions of its own
+        return ShardList.of(dataset.folder)
+    return None
 
 
 def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked: Checked) -> Iterator[Finding]:
-    """What is wrong with a list that can be read, if the shards are in order: a repair writes it again anyway."""
-    if listed is None or any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings):
+    """Only if all shards are in order: whatever makes them again writes the list, too."""
+    are_in_order = not any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings)
+    if dataset.run is None or not len(dataset.finished) or not are_in_order:
         return
-    name, entries = layout.SHARDS_FILE, listed.entries
-    finished = dataset.shards.finished()
-    if differing := sorted(entries.keys() ^ set(finished)):
-        yield Finding("shard_list", f"{name} does not describe {shards_text(differing)}: {_REWRITTEN}")
-    elif sum(entry.samples for entry in entries.values()) != checked.samples:
-        yield Finding("shard_list", f"{name} does not have the samples of the statistics: {_REWRITTEN}")
+    if listed is None:
+        problem = "is missing, or cannot be read"
     elif listed.is_open:
-        yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
+        problem = "is open, as while a run is at work"
+    elif listed.table.ids != dataset.finished.ids or listed.table.totals.samples != checked.samples:
+        problem = "does not describe the shards"
+    else:
+        return
+    yield Finding("shard_list", f"{layout.SHARDS_FILE} {problem}: the next run, or --repair, writes it")
 
 
 def _notes(dataset: Dataset, checked: Checked) -> Iterator[str]:
@@ -255,7 +244,7 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
 
     Files without statistics whose number no list has may be somebody else's, and no run would make them: they stay.
     """
-    kept = [shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None]
+    kept = [shard_id for shard_id in expected.beyond if dataset.shards.of(shard_id).stats is None]
     broken = sorted(set(report.broken).difference(kept))
     incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
     failed: list[Finding] = []
@@ -271,7 +260,7 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
     if completed:
         notes.append(f"wrote the extra files of {shards_text(completed)}")
     if kept:
-        names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards[shard_id].present]
+        names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards.of(shard_id).present]
         notes.append(f"not removed, since no list has rows for such numbers: {', '.join(names)}")
     if removed:
         notes.append(f"removed {shards_text(removed)}: the same command makes what was removed")
@@ -280,8 +269,8 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
 
 
 def _remove(dataset: Dataset, shard_id: int) -> bool:
-    for name in dataset.shards[shard_id].present:  # statistics first: they say that the others are complete
-        if dataset.entries[name].is_folder:
+    for name in dataset.shards.of(shard_id).present:  # statistics first: they say that the others are complete
+        if name.isdecimal():  # the folder of the format files
             dataset.folder.remove_tree(name)
         else:
             dataset.folder.remove(name)
@@ -290,7 +279,7 @@ def _remove(dataset: Dataset, shard_id: int) -> bool:
 
 def _write_sidecars(dataset: Dataset, shard_id: int) -> bool:
     """Make the sidecars of a shard from its data; returns whether there are any."""
-    files = dataset.shards[shard_id]
+    files = dataset.shards.of(shard_id)
     if files.data is None or dataset.writer is None or not dataset.writer.sidecars:
         return False
     with dataset.local(files.data) as path:

@@ -18,8 +18,8 @@ from any2ds.core.filetypes import UNKNOWN_EXT, type_of_name
 from any2ds.core.layout import report_file
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
-from any2ds.dataset import shard_list
 from any2ds.dataset.kinds import DRAWN, kind_of_ext
+from any2ds.dataset.shards import pattern
 from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 from any2ds.transforms.contract import STEPS
 
@@ -153,7 +153,7 @@ def _pattern(run: RunInfo, done: Collection[int]) -> str | None:
     extension = plugins.load("writers", run.made.output_format).extension
     if extension is None and run.made.preset is not None:  # the preset shows no metadata files
         return None
-    return shard_list.pattern(sorted({*run.finished, *done}), run.made.layout, extension)
+    return pattern(sorted({*run.finished, *done}), run.made.layout, extension)
 
 
 def _has_numbers(run: RunInfo) -> bool:

@@ -86,7 +86,6 @@ class ShardListFile:
     def write(self) -> None:
         """Write the files, unless they are up to date."""
         with self._logging_errors():
-            self._output.guard()
             entries = self._now()
             is_listed = self._entries is not None and self._entries.keys() == entries.keys()
             is_unchanged = is_listed and not (self._was_open or self._has_begun)

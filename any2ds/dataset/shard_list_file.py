@@ -87,7 +87,6 @@ class ShardListFile:
     def write(self) -> None:
         """Write the files, unless they are up to date."""
         with self._logging_errors():
-            self._output.guard()
             table = self._now()
             is_listed = self._before is not None and self._before.ids == table.ids
             is_unchanged = is_listed and not (self._was_open or self._has_begun)

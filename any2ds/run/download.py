@@ -22,8 +22,8 @@ from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.plan import ShardPlan
 from any2ds.run.ranks import Rank, joined, rank_of
-from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
-from any2ds.run.reporting import reporters
+from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporting import Reporters
 from any2ds.run.segments import prepare
 from any2ds.run.session import (
     check_parts,
@@ -37,7 +37,7 @@ from any2ds.run.session import (
 from any2ds.run.user_files import refuse_lists_in_the_way
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
-from any2ds.transforms.chain import options_by_step
+from any2ds.transforms.chain import steps_by_option
 from any2ds.worker.worker import ShardWorker
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def make_dataset(
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output, config.config_file)
-        steps = options_by_step(config.media, presets.set_by(config.output.preset))
+        steps = steps_by_option(config.media, presets.set_by(config.output.preset))
         info = replace(info, member=rank.name if rank else "", left_out=source.left_out, steps=steps)
         job = _Download(config, source, output, distributor, info, new_fetcher, tuple(more))
         check_private(output, config.run)
@@ -138,11 +138,10 @@ class _Download:
         if rank := rank_of(config.share):
             worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
-        keeping: list[Reporter] = []
         if shard_list is not None:
             info = replace(info, stored_exts=shard_list.stored_exts)
-            keeping.append(ShardListener(shard_list.on_shard))
-        watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *keeping]
+        on_shard = shard_list.on_shard if shard_list is not None else None
+        watching = Reporters(config.watch, info, config.run.quiet, self.more, on_shard)
         ledger = Ledger(plan, lock, config.run.max_shard_retry, shard_list.begin if shard_list is not None else None)
         return run(worker, self.distributor, watching, ledger, config.run.grace)
 

@@ -29,15 +29,14 @@ from any2ds.run.last_report import LastReport
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
-from any2ds.run.reporters._contract import ShardListener
-from any2ds.run.reporting import reporters
+from any2ds.run.reporting import Reporters
 from any2ds.run.retried import FailedRows, RetriedRows, rows_of
 from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
-from any2ds.transforms.chain import Pipeline, options_by_step, step_records
+from any2ds.transforms.chain import Pipeline, step_records, steps_by_option
 from any2ds.worker.worker import ShardWorker
 
 log = logging.getLogger(__name__)
@@ -78,9 +77,9 @@ def retry(options: ParsedOptions) -> RunReport:
             grace=running.grace,
         )
         shard_list.finished_before = plan.finished
-        steps = options_by_step(media, presets.set_by(made.preset))
+        steps = steps_by_option(media, presets.set_by(made.preset))
         info = replace(info, finished=plan.finished, stored_exts=shard_list.stored_exts, steps=steps)
-        watching = [*reporters(watch, info, running.quiet), ShardListener(shard_list.on_shard)]
+        watching = Reporters(watch, info, running.quiet, on_shard=shard_list.on_shard)
         ledger = Ledger(plan, lock, running.max_shard_retry, shard_list.begin)
         last_report.total = run(worker, distributor, watching, ledger, running.grace)
     return last_report.total

@@ -13,10 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from any2ds.core.errors import redacted
-from any2ds.core.reports import RunReport, ShardError, ShardReport
-from any2ds.core.version import __version__
-from any2ds.run.reporters._contract import PeriodicReporter
-from any2ds.run.reporters._facts import finish, progress
+from any2ds.run.reporters._contract import Facts, Reporter
 
 _lock = threading.Lock()  # lines are written whole
 
@@ -45,41 +42,22 @@ def _without_secrets(value: Any) -> Any:
     return redacted(str(value))
 
 
-class JsonLines(PeriodicReporter):
-    """Calls `write` for each event of a run."""
+class JsonLines(Reporter):
+    """Calls `write` for each event of a run, for progress every `log_interval` seconds and at the end."""
+
+    _now: Facts | None = None  # the newest progress
+
+    def report(self, event: str, facts: Facts) -> None:
+        if event == "progress":
+            self._now = facts
+            if not self.is_due():
+                return
+        if event == "finish" and self._now is not None:
+            self.write("progress", **self._now)
+        self.write(event, **facts)
 
     def write(self, event: str, /, **fields: Any) -> None:
         write(event, **fields)
-
-    def on_start(self, finished_shards: int) -> None:
-        run = self.run
-        self.write(
-            "start",
-            any2ds=__version__,
-            command=run.command,
-            output_folder=run.output.url,
-            shards_before=finished_shards,
-            columns_left_out=run.left_out,
-            options=run.options,
-            member=run.member or None,
-        )
-
-    def record(self) -> None:
-        self.write("progress", **progress(self.now))
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        super().on_shard(event)
-        if isinstance(event, ShardError):
-            fields = {"reason": event.reason, "attempt": event.attempt, "again": event.again}
-            self.write("shard_failed", shard_id=event.shard_id, **fields)
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        super().on_stopping(open_shards, grace)
-        self.write("stopping", shards_open=open_shards, grace=grace)
-
-    def on_finish(self, total: RunReport) -> None:
-        self.record()
-        self.write("finish", **finish(total, self))
 
 
 class JsonHandler(logging.Handler):
@@ -96,13 +74,13 @@ class JsonHandler(logging.Handler):
 def log_as_json() -> None:
     """Write Python's warnings and uncaught exceptions of threads as lines too. Only for a process of our own."""
     logging.captureWarnings(True)
-    warned = logging.getLogger("py.warnings")
-    warned.addHandler(JsonHandler())
-    warned.propagate = False
+    for name in ("py.warnings", "threading"):
+        logger = logging.getLogger(name)
+        logger.addHandler(JsonHandler())
+        logger.propagate = False
 
-    def log_uncaught(args: threading.ExceptHookArgs) -> None:
-        if args.exc_type is not SystemExit:
-            lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-            write("log", level="error", logger="threading", message=lines[-1].strip(), traceback="".join(lines))
+    def log_uncaught(thrown: threading.ExceptHookArgs) -> None:
+        if thrown.exc_value is not None and thrown.exc_type is not SystemExit:
+            logging.getLogger("threading").error("%s", thrown.exc_value, exc_info=thrown.exc_value)
 
     threading.excepthook = log_uncaught

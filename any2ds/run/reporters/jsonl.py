@@ -10,7 +10,6 @@ from typing import Any
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.reports import RunReport
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._jsonlines import JsonLines, line
 
@@ -24,27 +23,21 @@ class Jsonl(JsonLines):
         super().__init__(watch, run)
         began = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
         self._name = f"{layout.PROGRESS_FOLDER}/{began}-{run.member or os.getpid()}"
-        self._lines: list[str] = []  # of the next object of a store
-        self._pieces, self._put_at = 0, time.monotonic()
+        self._lines, self._put_at = "", time.monotonic()  # of the next object of a store, and when it is to be put
+        self._pieces = 0
         if run.output.is_local:
             run.output.create_folder(layout.PROGRESS_FOLDER)
 
     def write(self, event: str, /, **fields: Any) -> None:
-        self._lines.append(f"{line(event, fields)}\n")
+        new_line = f"{line(event, fields)}\n"
         if self.run.output.is_local:
             with open(Path(self.run.output.path) / f"{self._name}.log", "a", encoding="ascii") as file:
-                file.write(self._lines.pop())
-        elif time.monotonic() - self._put_at >= _PIECE_SECONDS:
-            self._put()
-
-    def on_finish(self, total: RunReport) -> None:
-        super().on_finish(total)
-        if self._lines:
-            self._put()
-
-    def _put(self) -> None:
-        self.run.output.write(f"{self._name}-{self._pieces:04d}.jsonl", "".join(self._lines).encode())
-        self._lines, self._pieces, self._put_at = [], self._pieces + 1, time.monotonic()
+                file.write(new_line)
+            return
+        self._lines += new_line
+        if event == "finish" or time.monotonic() - self._put_at >= _PIECE_SECONDS:
+            self.run.output.write(f"{self._name}-{self._pieces:04d}.jsonl", self._lines.encode())
+            self._lines, self._pieces, self._put_at = "", self._pieces + 1, time.monotonic()
 
 
 PART = Jsonl

@@ -148,8 +148,9 @@ bench-quick: $(TEST)
 bench-environments: $(TEST) $(PEERS:=/.installed) $(NEEDED:=/.installed) .venv-img2dataset/.installed
 
 crash: $(TEST)
-	$(RUN) -m tests.support.crash --seeds=100
+	$(RUN) -m tests.support.crash --seeds=50
 	$(RUN) -m tests.support.crash --seeds=10 --on=disk,s3
+	$(RUN) -m tests.support.crash --seeds=5 --on=folder,s3 --two
 
 fuzz: $(TEST)
 	$(RUN) -m tests.support.fuzz --cases=20000

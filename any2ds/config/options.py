@@ -341,7 +341,7 @@ class FetchOptions:
     )
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", pause, 120.0)
     watchdog_timeout: float | None = option(
-        "seconds without any progress, after which rows fail; 0 for never",
+        "seconds without any progress, after which other processes go on; 0 for never",
         optional(seconds),
         None,
         "one attempt, the longest waits that the other options allow, and 30 s",

@@ -16,6 +16,7 @@
         ├── DamagedShard      a file of a finished shard cannot be read to its end
         ├── LockLost          another run has taken the output folder over
         ├── NetworkDown       nothing answers any more, for longer than --outage_patience
+        ├── StuckFetcher      nothing moves any more where rows are fetched; other processes go on, if there are any
         ├── BrokenStep        a step of the user's own cannot do anything at all
         ├── UnfitWorker       a machine lacks what the steps of the run need
         ├── DiskFull          a disk has no room for more, or less than --min_free_bytes
@@ -39,7 +40,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from any2ds.core.text import size
@@ -279,6 +280,18 @@ class NetworkDown(RunError):
 
 class LockLost(RunError):
     """The output folder belongs to another run now. It ends this one, which may not publish anything more."""
+
+
+class StuckFetcher(RunError):
+    """A fetcher does nothing any more. It ends its process, and the run where that is the only one; else other
+    processes make its open shards. `under_way`: number of such a shard -> positions of the rows that were fetched."""
+
+    def __init__(self, reason: str, under_way: Mapping[int, Collection[int]]) -> None:
+        super().__init__(
+            f"fetching is stuck: {reason}. Run the same command again: finished shards are kept, and it goes on with "
+            "the others. Without --distributor=inline, other processes do so at once"
+        )
+        self.reason, self.under_way = reason, under_way
 
 
 class BrokenStep(RunError):

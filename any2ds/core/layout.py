@@ -29,8 +29,7 @@ work/overtime/           which transfers outlast the turn of their process at a 
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 report.html              with a preset, in whose datasets nothing else may lie in sight
-tmp/any2ds-<machine>-<random>/  shards that a process writes; renamed into place when they are whole
-probe-0123abcd           for a moment: whether the folder can be written
+tmp/any2ds-<run>-<random>/  files that a process makes; renamed into place when they are whole
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ OVERTIME_FOLDER = f"{WORK_FOLDER}/overtime"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
-PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
 
 _STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
 _MOST_ROWS = 10**15  # of a shard
@@ -163,7 +161,6 @@ def segment_file(number: int, end: str = "") -> str:
 MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
 _MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
 _WANDB_OF_MEMBER = re.compile(rf"{re.escape(WANDB_FILE)}-[a-z0-9-]+")
-_PROBE = re.compile(rf"{re.escape(PROBES)}[0-9a-f]{{8}}")
 
 
 def report_file(hides: bool) -> str:
@@ -195,8 +192,3 @@ def wandb_file(member: str) -> str:
 def is_of_watching(name: str) -> bool:
     """Whether reporters keep it, of the runs that made a dataset."""
     return name in WATCHING or _WANDB_OF_MEMBER.fullmatch(name) is not None
-
-
-def is_probe(name: str) -> bool:
-    """Whether it only tries if the folder can be written."""
-    return _PROBE.fullmatch(name) is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -38,6 +39,9 @@ SETTLED_COLUMN = "any2ds.settled"
 JOB_COLUMNS = (BAD_ROW_COLUMN, KEY_COLUMN, REPLACES_COLUMN, MEMBERS_COLUMN, SETTLED_COLUMN)
 """Columns of the rows of a job that do not come from the list."""
 
+MOST_HANGS = 3
+"""Times that fetching may get stuck over a shard before none of its rows is fetched any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
@@ -49,6 +53,23 @@ class ShardJob:
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run
-    record_as_failed: bool = False  # its rows are recorded as failed, not fetched
+    # For each time that fetching got stuck over it in this run, the positions of the rows that were under way, or could
+    # be: of all rows where the process did not say so.
+    hangs: tuple[Collection[int], ...] = ()
     size: int = 0  # bytes of its rows in memory, where `rows` are compressed
     fingerprint: str = ""  # of its URLs as they stand in the list, `manifest.urls_sha256`
+
+    def after_hang(self, under_way: Collection[int] | None = None) -> ShardJob:
+        """The next try at a shard over which fetching has got stuck, with the rows at these positions `under_way`."""
+        hang = range(self.count) if under_way is None else under_way
+        return replace(self, attempt=self.attempt + 1, hangs=(*self.hangs, hang))
+
+    def given_up(self) -> dict[int, str]:
+        """Position of each row that is not to be fetched any more -> why: it was under way in two hangs, or there were
+        too many of them."""
+        times = Counter(position for hang in self.hangs for position in hang)
+        rows = {n: f"{many} processes that were to fetch it got stuck" for n, many in times.items() if many > 1}
+        if len(self.hangs) < MOST_HANGS:
+            return rows
+        not_tried = f"not tried again: {len(self.hangs)} processes that made its shard got stuck"
+        return {**dict.fromkeys(range(self.count), not_tried), **rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,8 @@ from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
 from any2ds.dataset.run_file import segment_files
-from any2ds.storage.disk.staging import staging
-from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import similar_beside
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -52,7 +52,7 @@ class Dataset:
         entries: Iterable[Entry] | None = None,
         unfinished: bool = False,
     ) -> None:
-        self.folder = OutputFolder(url, stores=stores)
+        self.folder = open_folder(url, stores=stores)
         self.entries = Listing(self._listed() if entries is None else entries)
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
@@ -180,8 +180,7 @@ class Dataset:
         with ExitStack() as stack:
             folder = Path()
             if not self.folder.is_local:
-                # Swept by a later run if this one is killed.
-                folder = stack.enter_context(staging(self.folder.staging_root))
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-")))
             entry = self.entries.get(name)
             yield self.folder.local_copy(name, folder, is_folder=(entry is not None and entry.is_folder) or None)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from any2ds.core import layout, suggestions
 from any2ds.core.errors import OutputError, UsageError, redacted
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ def built(data_dir: str, name: str, stores: Stores | None = None) -> Iterator[Bu
 
 
 def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
-    output = OutputFolder(folder, stores=stores)
+    output = open_folder(folder, stores=stores)
     try:
         recipe = RecipeFile.of(output)
     except ValueError:
@@ -142,7 +142,7 @@ def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
 
 def names_in(folder: str, stores: Stores | None) -> list[str]:
     """What lies in a folder, but for what is hidden; nothing if it is not there."""
-    return [name for name in OutputFolder(folder, stores=stores).names() if name[:1] not in (".", "_")]
+    return [name for name in open_folder(folder, stores=stores).names() if name[:1] not in (".", "_")]
 
 
 def _fits(version: str, wanted: str) -> bool:

@@ -24,6 +24,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import Entry, PerShard
 from any2ds.dataset.shard_list import pattern
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -80,7 +81,7 @@ class ShardSample:
     ) -> ShardSample:
         """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
         one that is being built, unless it may be `unfinished`."""
-        chance, folder = random.Random(seed), OutputFolder(url, stores=stores)
+        chance, folder = random.Random(seed), open_folder(url, stores=stores)
         try:
             if (sample := _from_list(folder, stores, most, chance)) is not None:
                 return sample

@@ -19,7 +19,8 @@ class Worker(Protocol):
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         """Works on the jobs that it has while `next(jobs)` waits for another. One with an `attempt` may be finished
-        already: by a worker that died before anybody had its report."""
+        already: by a worker that died before anybody had its report. Raises StuckFetcher when it can do
+        nothing with the others, after the reports of those that are complete: the jobs are for another process."""
         ...
 
     def stop(self) -> None:

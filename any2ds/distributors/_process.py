@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from any2ds.core import plain_arrow
-from any2ds.core.errors import ENDS_THE_RUN, harmless
+from any2ds.core.errors import ENDS_THE_RUN, StuckFetcher, harmless
 from any2ds.core.processes.child_process import answer_parent
 from any2ds.core.rows import ShardJob
 
@@ -29,6 +29,7 @@ SHARE = "share"  # parent to child, with the number of processes that have jobs
 DIVIDE = "divide"  # parent to child, with its parts of the limits of hosts
 FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
+STUCK = "stuck"  # child to parent, with a StuckFetcher: the process ends
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
 PLAIN = "plain"  # as the first of the modules that a process is to load: pyarrow, by `plain_arrow`
@@ -93,6 +94,9 @@ def main(inlet: IO[bytes]) -> None:
     except ENDS_THE_RUN as error:
         code = 1
         send((FATAL, error))
+    except StuckFetcher as error:
+        code = 1
+        send((STUCK, error))
     except BaseException:
         import traceback
 

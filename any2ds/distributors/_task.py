@@ -30,7 +30,9 @@ from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Mailbox, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
+from any2ds.storage.lock.lease import Intervals, RunLock
+from any2ds.storage.lock.run_lock import Guard, held
+from any2ds.storage.patience import persist
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +134,8 @@ class Task:
                     for event in events:
                         outbox.send("event", event)
             except ENDS_THE_RUN as error:
-                if isinstance(error, LockLost):
-                    Guard(output, lock.locks, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
+                if isinstance(error, LockLost):  # of the task, or else it is the run that was lost
+                    persist("looking at the lock", Guard(output, lock.locks, replace(_INTERVALS, trust=0.0)))
                 if outbox.lost is None:
                     outbox.send("fatal", error)
             except RunError as error:

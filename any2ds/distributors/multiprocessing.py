@@ -8,12 +8,13 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from any2ds.config.options import RunOptions
+from any2ds.core.admission import Admission
 from any2ds.core.errors import RunError, shard_count
 from any2ds.core.processes.resources import cores
 from any2ds.core.processes.watchdog import LOOK_SECONDS
@@ -22,7 +23,7 @@ from any2ds.core.rows import ShardJob
 from any2ds.core.shares import SharePath
 from any2ds.distributors._child import END_TIMEOUT, GONE, Child, Inbox, end_waiting
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB
+from any2ds.distributors._process import CRASHED, EVENT, FATAL, STUCK, WANT_JOB
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,6 @@ log = logging.getLogger(__name__)
 _ERRORS_IN_A_ROW = 3
 _KILLS_IN_A_ROW = 30
 _KILLS_LATER_ON = 300
-# Processes that may be killed for being stuck over one shard before its rows are recorded as failed; if that is too
-# much for a further one, the shard is not what is wrong.
-_MOST_KILLS = 2
 # Processes that may die with a shard among those that they have; from the next one on it is given out alone, so that
 # the one to blame shows.
 _DEATHS_IN_COMPANY = 1
@@ -102,7 +100,6 @@ class _Team:
         self._ready: deque[ShardJob] = deque()
         self._returned: deque[ShardJob] = deque()  # whose process died
         self._suspects: deque[ShardJob] = deque()  # that may be what ended it; they get a process of their own
-        self._stuck: Counter[int] = Counter()  # processes killed over a shard, because they were stuck
         self._died: Counter[int] = Counter()  # processes that died over a shard
         self._children: dict[Child, None] = {}  # in the order of their starts
         self._asking: deque[Child] = deque()
@@ -142,7 +139,8 @@ class _Team:
         if self._worker.patience and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             for child in [child for child in self._children if child.is_stuck(now)]:
-                yield from self._kill_stuck(child)
+                what = f"had sent nothing for {child.watch.silent:.0f} s and was killed"
+                yield from self._end_stuck(child, what, dict.fromkeys(child.jobs))
         self._share_out()
 
     def _share_cores(self) -> None:
@@ -204,6 +202,9 @@ class _Team:
                 self._most_kills = _KILLS_LATER_ON
             child.note(content)
             yield content
+        elif kind == STUCK:
+            if not self._is_stopping:
+                yield from self._end_stuck(child, f"was stuck with fetching ({content.reason})", content.under_way)
         elif kind == CRASHED:
             child.reason = content.strip().splitlines()[-1]
             log.info("%s crashed:\n%s", child.name, content)
@@ -250,21 +251,22 @@ class _Team:
                 line = self._returned if deaths <= _DEATHS_IN_COMPANY else self._suspects
                 line.append(replace(job, attempt=job.attempt + 1))
 
-    def _kill_stuck(self, child: Child) -> Iterator[Event]:
-        """Kill a process that is stuck, and have its jobs done by others."""
-        reason = f"the {child.name} had sent nothing for {child.watch.silent:.0f} s and was killed"
-        log.warning("%s; others go on with its %s", reason, shard_count(len(child.jobs)))
+    def _end_stuck(self, child: Child, what: str, under_way: Mapping[int, Collection[int] | None]) -> Iterator[Event]:
+        """End a process that is stuck, and have its shards made by others; alone those with rows that were `under_way`,
+        which has their positions (None: not known) for each shard with which it is stuck."""
+        reason = f"the {child.name} {what}"
+        log.warning("%s%s", reason, f"; others go on with its {shard_count(len(child.jobs))}" if child.jobs else "")
         self._forget(child)
         child.end(reason)
         yield from child.withdrawn()
         for job in child.jobs.values():
-            self._stuck[job.shard_id] += 1
-            kills = self._stuck[job.shard_id]
-            if kills > _MOST_KILLS:
+            if len(job.given_up()) == job.count > 0:  # none of its rows was fetched: the shard is not what is wrong
                 yield ShardError(job.shard_id, reason, attempt=max(job.attempt, self._max_retry))
-            else:
-                self._suspects.append(replace(job, attempt=job.attempt + 1, record_as_failed=kills == _MOST_KILLS))
-        if not child.started:
+                continue
+            if job.shard_id in under_way:
+                job = job.after_hang(under_way[job.shard_id])
+            (self._suspects if self._is_suspect(job) else self._returned).append(job)
+        if not (child.started and under_way):  # no shard is to blame, and the next process may end as soon
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise RunError(f"worker processes end at once, the last one with: {reason}")
@@ -277,7 +279,7 @@ class _Team:
             self._asking.remove(child)
 
     def _is_suspect(self, job: ShardJob) -> bool:
-        return bool(self._stuck[job.shard_id]) or self._died[job.shard_id] > _DEATHS_IN_COMPANY
+        return any(job.hangs) or self._died[job.shard_id] > _DEATHS_IN_COMPANY
 
     def _has_suspect(self, child: Child) -> bool:
         return any(self._is_suspect(job) for job in child.jobs.values())
@@ -305,8 +307,8 @@ class _Team:
             elif self._returned:
                 child.give(self._returned.popleft())
             elif self._ready:
+                self._puller.release(self._ready[0])
                 child.give(self._ready.popleft())
-                self._puller.allow_another()
             else:
                 continue
             self._asking.remove(child)
@@ -329,34 +331,21 @@ class _Puller:
 
     def __init__(self, jobs: Iterator[ShardJob], inbox: Inbox, ahead: int) -> None:
         self._jobs, self._inbox = jobs, inbox
-        self._ahead = ahead
-        self._waiting = deque[int]()  # bytes of the jobs that nobody has
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._admission = Admission(ahead, _MOST_BYTES_AHEAD)
         threading.Thread(target=self._run, name="any2ds-puller", daemon=True).start()
 
-    def allow_another(self) -> None:
-        with self._changed:
-            self._waiting.popleft()
-            self._changed.notify()
+    def release(self, job: ShardJob) -> None:
+        """A process has this job now: another one may be pulled."""
+        self._admission.release(job.shard_id)
 
     def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-
-    def _has_room(self) -> bool:
-        few_bytes = not self._waiting or sum(self._waiting) < _MOST_BYTES_AHEAD
-        return self._stopped or (len(self._waiting) < self._ahead and few_bytes)
+        self._admission.close()
 
     def _run(self) -> None:
         try:
             for job in self._jobs:
-                with self._changed:
-                    self._changed.wait_for(self._has_room)
-                    if self._stopped:
-                        return
-                    self._waiting.append(len(job.rows))
+                if not self._admission.acquire(job.shard_id, len(job.rows)):
+                    return
                 self._inbox.put((None, _JOB, job))
         except BaseException as error:  # raised again in the thread that runs `map`
             self._inbox.put((None, _BROKEN, error))

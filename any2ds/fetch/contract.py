@@ -12,7 +12,7 @@ from any2ds.core.samples import Fetched
 
 
 class Fetcher(Protocol):
-    """Fetches rows. One lives as long as its process, across shards, unless the watchdog gives it up.
+    """Fetches rows. One lives as long as its process, across shards; where it is stuck, the process ends with it.
 
     If it has a method `divide(paths)` that is called from other threads, at first before it fetches, with its share of
     what a host allows (`fetch.policy.share.Share.paths`).
@@ -33,7 +33,7 @@ class Fetcher(Protocol):
     def activity(self) -> int:
         """Grows with every sign of life that is neither an outcome nor a byte of a body: an attempt begins or ends.
 
-        Who pauses on purpose, with rows to fetch, lets it grow in the meantime: the watchdog gives up a fetcher in
+        Who pauses on purpose, with rows to fetch, lets it grow in the meantime: the watchdog ends a process in
         which nothing moves for `fetch.limits.watchdog_limit` seconds.
         """
         ...
@@ -43,7 +43,7 @@ class Fetcher(Protocol):
 
         Yields at least every 0.1 seconds, an empty batch if nothing is new, so that the caller can look after its
         other work. Every row comes back exactly once; nothing that concerns one row raises. `next(rows)` may wait;
-        it runs in a thread of its own.
+        it runs in a thread of its own. What it raises is raised here, when the rows before it are done.
         """
         ...
 

@@ -250,7 +250,7 @@ class _Folder:
 
     def add(self, name: str) -> None:
         if self._path is None:
-            self._output.put(f"{layout.OVERTIME_FOLDER}/{name}", b"any2ds")
+            self._output.write(f"{layout.OVERTIME_FOLDER}/{name}", b"any2ds")
             return
         for left in reversed(range(_TRIES)):
             try:

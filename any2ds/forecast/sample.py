@@ -23,7 +23,7 @@ from any2ds.forecast.transfers import Sample, parse
 from any2ds.readers.columns import hash_sources, wanted_columns
 from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Reporter
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 
 HOST_DELAY = 0.25  # seconds between two transfers to one host, unless `host_delay` is given
 SECONDS_OF_DELAYS = 20.0  # that a sample waits longer, at most, where a robots.txt asks for a longer delay
@@ -103,7 +103,7 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
     """Download the rows into a dataset in `folder`; `reporter` is told how it goes. What an earlier estimate has left
     there is replaced; raises OutputError if something else is there."""
     config, weights = chosen.config, dict(chosen.weights)
-    output = OutputFolder.at(folder, config.storage)
+    output = open_folder(folder, config.storage)
     if output.names() and output.read(layout.TRANSFERS_FILE) is None:
         raise OutputError(
             f"sample_folder={folder}: is not empty, and holds no sample of an estimate: choose another one"

@@ -81,7 +81,9 @@ from any2ds.run.session import (
 )
 from any2ds.run.user_files import ShardNames, refuse_users_files
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import RunLock, locked
+from any2ds.storage.lock.lease import RunLock
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from any2ds.storage.report_file import is_others_report
 from any2ds.transforms.chain import step_records
 from any2ds.worker.worker import ShardWorker
@@ -219,8 +221,8 @@ class RecipeBuild:
         check_user_steps(config.media, config.run)
         if not self.features.files:  # then no split can have rows with URLs
             self._check_effects(())
-        final = OutputFolder.at(self.final, config.storage)
-        output = OutputFolder.at(config.output.output_folder, config.storage)
+        final = open_folder(self.final, config.storage)
+        output = open_folder(config.output.output_folder, config.storage)
         output.url = self.final  # which is what people are told
         check_private(output, config.run)
         if not self.asked.overwrite and (found := self._finished(final)) is not None:
@@ -376,7 +378,7 @@ class RecipeBuild:
                 return
             if building is not None:
                 log.warning("%s: the recipe or its options have changed: the build starts anew", self.recipe.full_name)
-            names = [*output.names(), *output.names_like(f"{layout.STATE_FOLDER}/")]
+            names = [*output.names(), *output.state_files()]
             overwrite(output, manifest, names, ())
 
     def _state(self) -> str:
@@ -414,7 +416,7 @@ class RecipeBuild:
         if not self.recipe.CONFIGS or not tfds.names_for(self.config.output):
             return
         content = json.dumps({"default_config_name": self.recipe.CONFIGS[0].name}).encode()
-        folder = OutputFolder.at(self.final.rsplit("/", 2)[0], self.config.storage)
+        folder = open_folder(self.final.rsplit("/", 2)[0], self.config.storage)
         if folder.read(layout.TFDS_CONFIG) != content:
             folder.create_folder(os.path.dirname(layout.TFDS_CONFIG))
             folder.write(layout.TFDS_CONFIG, content)
@@ -586,7 +588,7 @@ class RecipeBuild:
         schema = pa.schema([*of_rows, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
         keys = key_format(self.config.output.layout)
         steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()
-        place = OutputFolder.at(self.final, self.config.storage).identity
+        place = open_folder(self.final, self.config.storage).identity
         signed = signature(place, options["transform"] or ())
         return Manifest(options, keys, columns_of(schema), segments, steps, signature=signed)
 

@@ -36,8 +36,8 @@ from any2ds.core.stats import as_written
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features
 from any2ds.recipes.spool import KEY, ShardRows, pieces_of
-from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.worker.context import ShardContext, StagedFiles, stats_json
 from any2ds.worker.shard_stats import ShardStats
 
@@ -107,7 +107,7 @@ class SampleWorker:
 
     @property
     def folder(self) -> OutputFolder:
-        return OutputFolder.at(self._options.output_folder, self._storage)
+        return open_folder(self._options.output_folder, self._storage)
 
     @property
     def waiting(self) -> bool:
@@ -135,7 +135,7 @@ class SampleWorker:
 
         output = self.folder
         room = output.staging_room
-        with working(output, self._locks), room.watched(), staging(output.staging_root) as folder:
+        with working(output, self._locks), room.watched(), output.staging() as folder:
             maker = _Maker(self._options, Features.of_spec(self._spec), folder, output)
             for job in jobs:
                 if self._stopping:
@@ -192,7 +192,7 @@ class _Maker:
                 metadata.add(sample)
                 writer.write(sample)
                 stats.add_row(SUCCESS, SUCCESS)
-                stats.add_file(sample.ext, sample.size)
+                stats.add_sample(sample.ext, sample.size)
                 size += sample.size
                 if writer.held > _BYTES_AT_ONCE:
                     writer.flush()
@@ -203,7 +203,7 @@ class _Maker:
             stats.splits = {split: position + 1}
             writer.close()
             data_bytes = staged.data_bytes
-            self._output.publish_all({**staged.data(), **staged.write_metadata(metadata)})
+            self._output.publish({**staged.data(), **staged.write_metadata(metadata)})
             report = replace(stats.report(job.shard_id), urls_sha256=job.fingerprint, data_bytes=data_bytes)
             name = self._context.layout.stats_name(job.shard_id)
             self._output.write(name, stats_json(self._context.figures(report)))

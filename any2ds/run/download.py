@@ -36,7 +36,9 @@ from any2ds.run.session import (
 )
 from any2ds.run.user_files import refuse_lists_in_the_way
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import RunLock, locked
+from any2ds.storage.lock.lease import RunLock
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from any2ds.transforms.chain import steps_by_option
 from any2ds.worker.worker import ShardWorker
 
@@ -151,7 +153,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     """The URL list and the output folder, after all that can be checked before anything is created."""
     check_parts(config.fetch, config.run, config.watch)
     steps = checked_steps(config)
-    output = OutputFolder.at(config.output.output_folder, config.storage)
+    output = open_folder(config.output.output_folder, config.storage)
     source = Source.of(config)
     for hint in source.hints:
         log.warning(hint)

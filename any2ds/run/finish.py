@@ -15,6 +15,7 @@ from any2ds.run.last_report import write_dataset_files
 from any2ds.run.session import run_info
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 
 _MOST_NAMED = 10
@@ -29,7 +30,7 @@ def finish(options: ParsedOptions) -> Completion:
     (asked,) = options.groups
     asked = located(asked, Stores(asked.storage_options))
     storage = StorageOptions(storage_options=asked.storage_options)
-    output = OutputFolder.at(asked.output_folder, storage)
+    output = open_folder(asked.output_folder, storage)
     made, _ = options_of(output)
     info = run_info("finish", output, flat([asked]), storage, made)
     with locked(output, "finish"):

@@ -13,7 +13,7 @@ from any2ds.core.errors import DamagedShard, ReadError, shard_count
 from any2ds.core.reports import Event, IncompleteRun, Progress, RunReport, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.run.monitor import Outlook
-from any2ds.storage.lock.run_lock import RunLock
+from any2ds.storage.lock.lease import RunLock
 
 log = logging.getLogger(__name__)
 

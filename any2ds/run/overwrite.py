@@ -38,7 +38,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             f"{output.url!r} holds {printable(strays[0])}, which any2ds did not write: nothing was removed; "
             "move that away"
         )
-    members = {folder: output.members(folder) for folder in folders}
+    members = {folder: output.names(folder) for folder in folders}
     for folder, found in members.items():
         _check_folder(output, folder, found, names_of)
     refuse_lists(output, lists, shards)

@@ -14,7 +14,8 @@ from any2ds.config.options import ShareOptions
 from any2ds.core import layout
 from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, Intervals, RunLock, locked
+from any2ds.storage.lock.lease import Intervals, RunLock
+from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, locked
 
 _SLURM, _INDEX = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
 _RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), (_INDEX, "WORLD_SIZE")

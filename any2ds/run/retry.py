@@ -32,9 +32,9 @@ from any2ds.run.monitor import Outlook
 from any2ds.run.reporting import Reporters
 from any2ds.run.retried import FailedRows, RetriedRows, rows_of
 from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
-from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 from any2ds.transforms.chain import Pipeline, step_records, steps_by_option
 from any2ds.worker.worker import ShardWorker
@@ -52,7 +52,7 @@ def retry(options: ParsedOptions) -> RunReport:
     asked, storage, fetch, running, watch = options.groups
     check_parts(fetch, running, watch)
     asked = located(asked, Stores(storage.storage_options))
-    output = OutputFolder.at(asked.output_folder, storage)
+    output = open_folder(asked.output_folder, storage)
     check_private(output, running)
     manifest = manifest_of(output)
     made, media = options_in(manifest, output)
@@ -74,7 +74,6 @@ def retry(options: ParsedOptions) -> RunReport:
             storage=storage,
             media=media,
             limits=running.transform_limits,
-            grace=running.grace,
         )
         shard_list.finished_before = plan.finished
         steps = steps_by_option(media, presets.set_by(made.preset))
@@ -160,13 +159,13 @@ def _planned(
             "%s: run the original download command to complete them", shard_count(missing, "is not finished", "are not")
         )
     failed = FailedRows(output, manifest, codes, own_columns)
-    with staging(output.staging_root) as folder:
+    with output.staging() as folder:
         path = folder / "rows"
         rows = failed.write(finished, path)
         if not rows:
             return RetryPlan(output, manifest, (), url_columns, failed.damaged)
         number = len(manifest.segments)
-        output.publish(path, layout.segment_file(number, layout.SEGMENT_ROWS))
+        output.publish({layout.segment_file(number, layout.SEGMENT_ROWS): path})
     are_full = all(count == manifest.layout.rows_per_shard for count in rows[:-1])
     segment = Segment(
         number,

@@ -97,7 +97,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
     finder = _Finder(config, source, output, finished)
     output.create()
     if before is not None and (is_overwriting or finder.may_begin_anew(before, now)):
-        overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.input_files)
+        overwrite(output, before, [*names, *output.state_files()], source.input_files)
         names, before, finder = output.names(), None, _Finder(config, source, output, frozenset())
     if before is None:
         before = _begin(output, now)

@@ -1,133 +1,109 @@
 """The folder of a dataset, on a disk or in a store: what every command reads it with and writes to it.
 
-How a kind of store does it is in `local.py` and `remote.py`; here is what holds for all: the guard, room, and errors.
+`LocalFolder` (local.py) and `RemoteFolder` (remote.py) are the two kinds of it; `open_folder` (opening.py) opens one.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
-import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from any2ds.config.options import StorageOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text
-from any2ds.storage.disk.regular import open_regular
-from any2ds.storage.disk.space import RemoteSpace, Room
+from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import staging
-from any2ds.storage.lists import name_of
-from any2ds.storage.local import LocalStore
-from any2ds.storage.reading import opened
-from any2ds.storage.remote import ObjectStore, store_for
-from any2ds.storage.stores import Stores, is_local, protocols
+from any2ds.storage.lock.file_lock import kernel
+from any2ds.storage.stores import Stores
 
-T = TypeVar("T")
-
-_TRIES = 100  # to make a folder where another process removes the empty one above it
 _AT_ONCE = 1000  # files that a store is asked for in one go
 
 
-class OutputFolder:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a folder is opened with."""
+
+    url: str
+    options: StorageOptions
+    stores: Stores
+    open: Callable[[str, StorageOptions, Stores], OutputFolder]
+
+
+class OutputFolder(ABC):
     """The folder of the dataset. Files appear in it complete: by a rename, or by an upload that is atomic.
 
-    `staging_dir` is where shards are made, instead of the usual place. Without `fsync` a power failure may leave files
-    that are incomplete. At least `min_free_bytes` stay free; None for what suits the disk. Methods raise whatever the
-    file system raises, after it was tried again where that may help, unless they say something else.
+    Without the option `fsync` a power failure may leave files that are incomplete. Methods raise whatever the file
+    system raises, after it was tried again where that may help, unless they say something else; those that change
+    something raise DiskFull, and what `guard` raises, which is asked before each attempt.
     """
 
-    def __init__(
-        self,
-        url: str,
-        staging_dir: str | None = None,
-        fsync: bool = True,
-        min_free_bytes: int | None = None,
-        stores: Stores | None = None,
-    ) -> None:
-        """Raises OutputError, InputError or MissingExtra if there can be no such folder."""
-        try:
-            url.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise OutputError(f"output folder {url!r} is not text in the encoding of this system: {error}") from error
-        self.url = url
+    is_local = False
+    is_private = False  # no other process can see it
+
+    has_versions = False  # whether the store can write a file on condition of its version
+
+    def __init__(self, place: Place, fs: Any, path: str, identity: str, room: Room, staging_root: Path) -> None:
+        """`staging_root` is where shards are made if the options do not say that."""
+        self.place, self.url, self.fs, self.path = place, place.url, fs, path
+        # The same for each way to write the URL, as far as that can be known without asking a server.
+        self.identity = identity
         self.pid = os.getpid()  # of the process whose connections it has
-        self._given = url, staging_dir, fsync, min_free_bytes, stores
-        stores = stores or Stores()
-        self.patience = stores.patience
-        fs, path = stores.open(os.path.expanduser(url))
-        self.path = path.rstrip("/") or "/"
-        self.is_local = is_local(fs)
-        self.is_private = "memory" in protocols(fs)  # no other process can see it
-        self._staging_dir = None if staging_dir is None else Path(os.path.expanduser(staging_dir))
-        self._stop = threading.Event()
-        # Asked before anything is published or removed; raises if it may not be.
+        self.patience = place.stores.patience
+        self.stop = threading.Event()  # whatever waits to be tried again fails: the run is broken off
+        # Raises if nothing may be published or removed.
         self.guard: Callable[[], object] = lambda: None
         self.heeds_conditions = self.is_local  # or known, since the store has refused what it should
-        self._room: Room = RemoteSpace(url)
-        self._store: LocalStore | ObjectStore
-        if self.is_local:
-            self._room = Room(Path(self.path), min_free_bytes, "go on with a copy of the folder on a bigger disk")
-            self._store = LocalStore(fs, Path(self.path), self._room, fsync)
-        else:
-            self._store = store_for(fs, self.path, self._stop, lambda: self.guard(), self.patience)
-        self.staging_room = self._room
-        if self._staging_dir is not None or not self.is_local:
-            self.staging_room = Room(self.staging_root, min_free_bytes, "have shards made elsewhere (--staging_dir)")
+        self.room = self.staging_room = room
+        self.staging_root = staging_root
+        self.lock_file = layout.LOCK_FILE  # that the run which works in it holds
+        options = place.options
+        if options.staging_dir is not None:
+            self.staging_root = Path(os.path.expanduser(options.staging_dir))
+        if options.staging_dir is not None or not self.is_local:
+            way_out = "have shards made elsewhere (--staging_dir)"
+            self.staging_room = Room(self.staging_root, options.min_free_bytes, way_out)
 
-    @classmethod
-    def at(cls, url: str, options: StorageOptions) -> OutputFolder:
-        """The one that the options of a run ask for. Raises as the constructor does."""
-        return cls(url, options.staging_dir, options.fsync, options.min_free_bytes, Stores(options.storage_options))
-
-    def __reduce__(self) -> tuple[type[OutputFolder], tuple[Any, ...], dict[str, Any]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is opened anew: locks and connections are of this one, and so is `guard`.
 
         A process that works in another folder opens the same one, by the name that messages give it here.
         """
-        url, *others = self._given
-        return OutputFolder, (self.path if self.is_local else url, *others), {"url": self.url}
-
-    @property
-    def fs(self) -> Any:
-        """The file system of fsspec, with the connection of now."""
-        return self._store.fs
-
-    @property
-    def identity(self) -> str:
-        """The same for each way to write it, as far as that can be known without asking a server."""
-        return os.path.realpath(self.path) if self.is_local else name_of(self.fs, self.path)
-
-    @property
-    def staging_root(self) -> Path:
-        """Where shards are written before they are published: on the disk of the result, if that is local."""
-        if self.is_local and self._staging_dir is None:
-            return Path(self.path) / layout.TEMPORARY_FOLDER
-        return self._staging_dir or Path(tempfile.gettempdir())
+        place = self.place
+        return place.open, (self.path if self.is_local else place.url, place.options, place.stores), {"url": self.url}
 
     def create(self) -> None:
-        """The folder is there, by whoever holds its lock, which was written to it.
+        """The folder is there, and shards can be staged for it.
 
         Raises OutputError if it cannot be, or if nothing can be staged, and DiskFull if there is no room.
         """
-        if self.staging_room is not self._room:
-            self._try_staging()
+        if self.staging_room is not self.room:
+            try:
+                with self.staging_room.watched(), self.staging() as folder:
+                    (folder / "probe").write_bytes(b"any2ds")
+                    self.staging_room.check()
+            except OSError as error:
+                raise OutputError(f"staging folder {str(self.staging_root)!r}: {error_text(error)}") from error
         try:
-            with self._room.watched():
-                self._store.create()
+            with self.room.watched():
+                self.create_folder(layout.STATE_FOLDER)
         except OSError as error:
             raise OutputError(f"output folder {self.url!r} cannot be written: {error_text(error)}") from error
-        self._room.check()
+        self.room.check()
 
-    def _try_staging(self) -> None:
-        try:
-            with self.staging_room.watched(), staging(self.staging_root) as folder:
-                (folder / "probe").write_bytes(b"any2ds")
-                self.staging_room.check()
-        except OSError as error:
-            raise OutputError(f"staging folder {str(self.staging_root)!r}: {error_text(error)}") from error
+    def staging(self) -> AbstractContextManager[Path]:
+        """A new folder on this machine, for this process alone, where files are made that are published then."""
+        return staging(self.staging_root, self.staging_tag(self.lock_file))
+
+    def staging_tag(self, lock_file: str) -> str:
+        """What the names of staging folders have in common, of the run that holds a lock file, on this machine."""
+        return hashlib.sha256(f"{kernel()} {self.identity} {lock_file}".encode()).hexdigest()[:12]
 
     # Looking
 
@@ -136,50 +112,41 @@ class OutputFolder:
 
         Raises OutputError if it cannot be listed.
         """
-        return self._each_name(folder, list, [])
+        return list(self._each_name(folder))
 
     def finished_shards(self) -> frozenset[int]:
         """The shards whose statistics lie in it. Raises OutputError if it cannot be listed."""
-        return self._each_name("", layout.finished_shards, frozenset())
+        return layout.finished_shards(self._each_name(""))
 
-    def _each_name(self, folder: str, gather: Callable[[Iterator[str]], T], nothing: T) -> T:
+    def state_files(self) -> list[str]:
+        """The paths of what lies in its folder for the state. Raises OutputError if that cannot be listed."""
+        return [f"{layout.STATE_FOLDER}/{name}" for name in self._each_name(layout.STATE_FOLDER)]
+
+    def _each_name(self, folder: str) -> Iterator[str]:
         try:
-            return gather(self._store.names(folder))
+            yield from self._names(folder)
         except (FileNotFoundError, NotADirectoryError):
-            return nothing
+            return
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
 
+    @abstractmethod
+    def _names(self, folder: str) -> Iterator[str]:
+        """`names`, one by one. Raises FileNotFoundError, or whatever else the file system raises."""
+
+    @abstractmethod
     def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
         """What fsspec lists directly in it, or in a folder of it: name, size, type, mode. A file lists itself."""
-        return self._store.listed(folder)
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of the files that lie directly in it, by name."""
-        files = (info for info in self.listed() if info["type"] == "file")
-        return {str(info["name"]).rsplit("/", 1)[-1]: int(info.get("size") or 0) for info in files}
-
-    def names_like(self, beginning: str) -> list[str]:
-        """`names` in a folder of it, as paths that begin like this."""
-        folder, _, start = beginning.rpartition("/")
-        return [f"{folder}/{name}" for name in self.names(folder) if name.startswith(start)]
-
-    def members(self, folder: str) -> list[str]:
-        """The paths of what lies at any depth in a folder of it, relative to that; none if it is not there."""
-        try:
-            return self._store.members(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
+    @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether there is a file, or a folder, of that name."""
-        return self._store.exists(name)
 
     # Reading
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, or None if it is not there."""
-        return self._store.read(name)
+        return self._read_all([name])[0]
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Small files, many at once where that is faster; None for one that is not there.
@@ -189,102 +156,83 @@ class OutputFolder:
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             try:
-                contents = self._store.read_many(some)
+                contents = self._read_all(some)
             except Exception as error:  # every file system has exceptions of its own
-                raise OutputError(
-                    f"{self.url}: {some[0]} or one of the next cannot be read: {error_text(error)}"
-                ) from error
+                text = f"{self.url}: {some[0]} or one of the next cannot be read: {error_text(error)}"
+                raise OutputError(text) from error
             yield from zip(some, contents, strict=True)
 
+    @abstractmethod
+    def _read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """The content of each of the files, which are few and small."""
+
+    @abstractmethod
+    def look(self, name: str) -> bytes | None:
+        """`read` with one attempt, for what is tried again elsewhere."""
+
+    @abstractmethod
     def open(self, name: str) -> BinaryIO:
         """A file of it, for random access."""
-        path = f"{self.path.rstrip('/')}/{name}"
-        if self.is_local:
-            return open_regular(path)
-        return opened(name, lambda: self.fs.open(path, "rb", cache_type="none"), self._stop, self.patience)
 
+    @abstractmethod
     def local_copy(self, name: str, folder: Path, is_folder: bool | None = None) -> Path:
         """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`.
 
         A store need not be asked what it is if `is_folder` says that; a web server cannot.
         """
-        return self._store.local_copy(name, folder / f"previous-{name}", is_folder)
 
     # Writing
 
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """A small file, complete or absent. Raises DiskFull, or whatever the file system raises."""
-        self.guard()
-        with self._room.watched():
-            self._store.write(name, data)
+        """A small file, complete or absent."""
 
+    @abstractmethod
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a small file where there is none, complete and for good. Returns whether this call has made it.
 
         Of several calls at once one gets True, but where the file system or the store cannot tell them apart (no hard
-        links, no conditional writes), or where they bring the same data. Raises DiskFull, or whatever the file system
-        raises.
+        links, no conditional writes), or where they bring the same data.
         """
-        self.guard()
-        if not self.heeds_conditions and self.read(name) is not None:
-            return False
-        with self._room.watched():
-            return self._store.put_if_absent(name, data)
 
-    def put(self, name: str, data: bytes) -> None:
-        """`write` with one attempt and no guard, for what must not come late.
+    @abstractmethod
+    def version(self, name: str) -> str:
+        """The version of a file that `replace` may replace: "" if it is not there, "any" where there are none."""
 
-        The file may be seen incomplete. Not for a local folder.
+    @abstractmethod
+    def replace(self, name: str, data: bytes, version: str) -> str:
+        """Write a small file over that version of it, and return the new one. One attempt, which no guard is asked for.
+
+        Where the store has conditional writes, it raises FileExistsError if the file has another version. Elsewhere the
+        last one who writes has it. On a disk it is written in place: locks on the file stay.
         """
-        self.fs.pipe_file(f"{self.path}/{name}", data)
 
-    def publish(self, staged: Path, name: str) -> None:
-        """`publish_all` for one."""
-        self.publish_all({name: staged})
-
-    def publish_all(self, files: Mapping[str, Path]) -> None:
+    @abstractmethod
+    def publish(self, files: Mapping[str, Path]) -> None:
         """Move local files, or folders of files, to their final names, which may be in subfolders.
 
         What an unfinished run left under these names is replaced. Each appears complete; when this returns all are
-        stored for good, so that what is published afterwards can rely on them. Raises DiskFull, or whatever the file
-        system raises.
+        stored for good, so that what is published afterwards can rely on them.
         """
-        self.guard()
-        with self._room.watched():
-            self._store.publish(files)
 
+    @abstractmethod
     def create_folder(self, name: str) -> None:
         """Make a folder in it, if it is not there; an object store has none."""
-        for _ in range(_TRIES):
-            with contextlib.suppress(FileNotFoundError):  # another process may just be removing an empty parent
-                self._store.create_folder(name)
-                return
 
     # Removing; what is gone already is fine
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        self.guard()
-        with contextlib.suppress(FileNotFoundError):
-            self._store.remove(name)
+        self.remove_many([name])
 
+    @abstractmethod
     def remove_many(self, names: Sequence[str]) -> None:
         """Remove files."""
-        for start in range(0, len(names), _AT_ONCE):
-            self.guard()
-            self._store.remove_many(names[start : start + _AT_ONCE])
 
+    @abstractmethod
     def remove_tree(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it."""
-        self.guard()
-        with contextlib.suppress(FileNotFoundError):
-            self._store.remove_tree(name)
 
+    @abstractmethod
     def remove_folder_if_empty(self, name: str) -> None:
-        """An object store has no folders."""
-        with contextlib.suppress(Exception):  # every file system has exceptions of its own
-            self._store.remove_folder(name)
-
-    def give_up(self) -> None:
-        """Whatever waits to be tried again fails now, in all threads: the run is broken off."""
-        self._stop.set()
+        """Remove a folder in which nothing lies; an object store has none."""

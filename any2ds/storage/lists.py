@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, cast
 from any2ds.core import layout, plugins, suggestions
 from any2ds.core.errors import InputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
-from any2ds.storage.reading import opened, patiently, version_of
+from any2ds.storage.patience import persist
+from any2ds.storage.reading import opened, version_of
 from any2ds.storage.stores import Stores, is_local
 
 _MOST_NAMES = 1000  # that are compared with one that is misspelt
@@ -95,7 +96,7 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     """
     try:
         fs, path = stores.open(os.path.expanduser(url))
-        kind, paths = _found(fs, path) if is_local(fs) else patiently(f"looking at {url}", lambda: _found(fs, path))
+        kind, paths = _found(fs, path) if is_local(fs) else persist(f"looking at {url}", lambda: _found(fs, path))
     except UsageError:
         raise
     except FileNotFoundError:

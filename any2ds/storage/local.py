@@ -5,45 +5,36 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.regular import check_regular, open_regular, refuse_link
 from any2ds.storage.disk.space import Room
-from any2ds.storage.disk.staging import remove
+from any2ds.storage.disk.staging import remove, staging
+from any2ds.storage.folders import OutputFolder, Place
 
-_TRIES = 100  # to make a file in a folder that others remove when it is empty
 
+class LocalFolder(OutputFolder):
+    """Files are made in its temporary folder, flushed and renamed."""
 
-class LocalStore:
-    """Its methods are those of `OutputFolder`, whose path is `root`.
+    is_local = True
 
-    In a temporary folder in it are files that are about to be renamed.
-    """
+    def __init__(self, place: Place, fs: Any, path: str) -> None:
+        self._root, self._fsync = Path(path), place.options.fsync
+        self._temporary = self._root / layout.TEMPORARY_FOLDER
+        room = Room(self._root, place.options.min_free_bytes, "go on with a copy of the folder on a bigger disk")
+        super().__init__(place, fs, path, os.path.realpath(path), room, self._temporary)
 
-    def __init__(self, fs: Any, root: Path, room: Room, fsync: bool) -> None:
-        self.fs = fs
-        self._root, self._room, self._fsync = root, room, fsync
-
-    def create(self) -> None:
-        """With the folder for the state, whose name is on the disk too: the holder of the lock has made it already."""
-        self._flush_folders({*make_folders(self._root / layout.STATE_FOLDER), self._root})
-
-    def create_folder(self, name: str) -> None:
-        """Its own name is on the disk, too: what is going to be in it may have to be found after a power failure."""
-        self._flush_folders(make_folders(self._path(f"{name}/")))
-
-    def names(self, folder: str) -> Iterator[str]:
+    def _names(self, folder: str) -> Iterator[str]:
         with os.scandir(self._root / folder) as entries:
             yield from (entry.name for entry in entries)
 
-    def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
+    def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
         path = self._root / folder
         try:
             with os.scandir(path) as entries:
@@ -51,84 +42,92 @@ class LocalStore:
         except NotADirectoryError:  # as other file systems do
             yield _described(path)
 
-    def members(self, folder: str) -> list[str]:
-        root = self._root / folder
-        return [path.relative_to(root).as_posix() for path in root.rglob("*")]
-
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
 
-    def read(self, name: str) -> bytes | None:
-        with suppress(FileNotFoundError), open_regular(self._root / name) as file:
+    def look(self, name: str) -> bytes | None:
+        with suppress(FileNotFoundError), self.open(name) as file:
             return file.read()
         return None
 
-    def read_many(self, names: Sequence[str]) -> list[bytes | None]:
-        return [self.read(name) for name in names]
+    def _read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        return [self.look(name) for name in names]
 
-    def local_copy(self, name: str, target: Path, is_folder: bool | None = None) -> Path:
+    def open(self, name: str) -> BinaryIO:
+        return open_regular(self._root / name)
+
+    def local_copy(self, name: str, folder: Path, is_folder: bool | None = None) -> Path:
         check_regular(self._root / name)
         return self._root / name
 
     def write(self, name: str, data: bytes) -> None:
-        target = self._path(name)
-        changed = {*make_folders(target.parent), target.parent}
-        with self._temporary(lambda path: path.write_bytes(data)) as file:
-            os.replace(file, target)
-        self._flush_folders(changed)
+        with self._changing(name), self._made(data) as file:
+            os.replace(file, self._path(name))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        target = self._path(name)
-        changed = {*make_folders(target.parent), target.parent}
-        with self._temporary(lambda path: path.write_bytes(data)) as file:
-            is_new = _link(file, target)
-        self._flush_folders(changed)
-        return is_new
+        with self._changing(name), self._made(data) as file:
+            return _link(file, self._path(name))
+
+    def version(self, name: str) -> str:
+        return "any" if self.look(name) else ""
+
+    def replace(self, name: str, data: bytes, version: str) -> str:
+        if not version and self.version(name):
+            raise FileExistsError(name)
+        path = self._path(name)
+        refuse_link(path)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())  # other machines see it then
+        return "any"
 
     def publish(self, files: Mapping[str, Path]) -> None:
         """The content of each is on the disk before it has its name, and the names are when this returns."""
-        changed: set[Path] = set()
-        for name, staged in files.items():
-            target = self._path(name)
-            changed |= {*make_folders(target.parent), target.parent}
-            if staged.stat().st_dev == self._root.stat().st_dev:
-                self._flush(staged)
-            try:
-                _replace(staged, target)
-            except OSError as error:
-                if error.errno != errno.EXDEV:  # another disk, or another mount of this one
-                    raise
-                self._publish_copy(staged, target)
-        self._flush_folders(changed)
+        with self._changing(*files):
+            for name, staged in files.items():
+                target = self._path(name)
+                if staged.stat().st_dev == self._root.stat().st_dev:
+                    self._flush(staged)
+                try:
+                    _rename(staged, target)
+                except OSError as error:
+                    if error.errno != errno.EXDEV:  # another disk, or another mount of this one
+                        raise
+                    self._publish_copy(staged, target)
 
     def _publish_copy(self, staged: Path, target: Path) -> None:
-        self._room.check(_size(staged))
+        self.room.check(_size(staged))
         copy_all = partial(shutil.copytree, copy_function=shutil.copyfile) if staged.is_dir() else shutil.copyfile
-        with self._temporary(lambda path: copy_all(staged, path)) as copy:
-            _replace(copy, target)
+        with staging(self._temporary, self.staging_tag(self.lock_file)) as folder:
+            copy = folder / target.name
+            copy_all(staged, copy)
+            self._flush(copy)
+            _rename(copy, target)
         remove(staged)
 
-    def remove(self, name: str) -> None:
-        path = self._path(name)
-        path.unlink()
-        self._flush_folders([path.parent])  # nothing that follows may be on the disk before this
+    def create_folder(self, name: str) -> None:
+        """Its own name is on the disk, too: what is going to be in it may have to be found after a power failure."""
+        self._flush_folders(make_folders(self._path(f"{name}/")))
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """One after the other: no order of them is on the disk before another."""
         for name in names:
-            with suppress(FileNotFoundError):
-                self.remove(name)
-
-    def remove_folder(self, name: str) -> None:
-        (self._root / name).rmdir()
+            self._remove(name, Path.unlink)
 
     def remove_tree(self, name: str) -> None:
+        is_folder = (self._root / name).is_dir() and not (self._root / name).is_symlink()
+        self._remove(name, shutil.rmtree if is_folder else Path.unlink)
+
+    def _remove(self, name: str, how: Any) -> None:
+        self.guard()
         path = self._path(name)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-        self._flush_folders([path.parent])
+        with suppress(FileNotFoundError):
+            how(path)
+            self._flush_folders([path.parent])  # nothing that follows may be on the disk before this
+
+    def remove_folder_if_empty(self, name: str) -> None:
+        with suppress(OSError):
+            (self._root / name).rmdir()
 
     def _path(self, name: str) -> Path:
         """Where something is written or removed. Raises OutputError if a folder on the way there is a link."""
@@ -140,25 +139,25 @@ class LocalStore:
         return folder / last
 
     @contextmanager
-    def _temporary(self, make: Callable[[Path], object]) -> Iterator[Path]:
-        """The file or folder that `make` makes at a path on the disk of the dataset, flushed; removed in the end."""
-        path = self._path(f"{layout.TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
-        try:
-            for attempt in range(_TRIES):
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    make(path)
-                    break
-                except FileNotFoundError:  # another process has just removed the empty folder
-                    if attempt == _TRIES - 1:
-                        raise
+    def _changing(self, *names: str) -> Iterator[None]:
+        """Files get these names: their folders are there, and on the disk in the end."""
+        self.guard()
+        with self.room.watched():
+            changed = set()
+            for name in names:
+                folder = self._path(name).parent
+                changed |= {*make_folders(folder), folder}
+            yield
+            self._flush_folders(changed)
+
+    @contextmanager
+    def _made(self, data: bytes) -> Iterator[Path]:
+        """A file with this content, on the disk of the dataset, flushed."""
+        with staging(self._temporary, self.staging_tag(self.lock_file)) as folder:
+            path = folder / "file"
+            path.write_bytes(data)
             self._flush(path)
             yield path
-        finally:
-            remove(path)
-            with suppress(OSError):  # something else lies there
-                path.parent.rmdir()
-                path.parent.parent.rmdir()
 
     def _flush(self, path: Path) -> None:
         if self._fsync:
@@ -187,8 +186,8 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _replace(source: Path, target: Path) -> None:
-    """Rename; a folder can only replace one that is empty."""
+def _rename(source: Path, target: Path) -> None:
+    """A folder can only replace one that is empty."""
     if source.is_dir() and target.is_dir():
         shutil.rmtree(target)
     os.replace(source, target)

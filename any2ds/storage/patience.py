@@ -10,25 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from any2ds.core.errors import error_text, is_full
+from any2ds.core.errors import RunError, UsageError, error_text, is_full
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# What is no failure but an answer: there is no such file, or no library for it, or another run has the folder.
+_ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError, ImportError, UsageError, RunError)
 # Errors of the request, not of the state of the store. Most stores translate their errors to these.
-_NOT_TRIED = (
-    FileNotFoundError,
-    PermissionError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    NotImplementedError,
-    ImportError,
-    AttributeError,
-    IndexError,
-    TypeError,
-    ValueError,
+_OF_THE_REQUEST = (
+    *(PermissionError, IsADirectoryError, NotImplementedError),
+    *(AttributeError, IndexError, TypeError, ValueError),
 )
 _NO_CREDENTIALS = {
     *("NoCredentialsError", "PartialCredentialsError"),  # botocore
@@ -67,7 +60,7 @@ ONCE = Patience(1, 0.0, 0.0)
 
 def is_permanent(error: BaseException) -> bool:
     """Whether the same request would most likely fail again: no such bucket, access denied, no credentials."""
-    if isinstance(error, _NOT_TRIED) or is_full(error):
+    if isinstance(error, (*_ANSWERS, *_OF_THE_REQUEST)) or is_full(error):
         return True
     if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
         return True
@@ -82,21 +75,17 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def persist(
-    what: str,
-    attempt: Callable[[], T],
-    stop: threading.Event,
-    patience: Patience = PATIENT,
-    answers: tuple[type[Exception], ...] = (),
+    what: str, attempt: Callable[[], T], stop: threading.Event | None = None, patience: Patience = PATIENT
 ) -> T:
     """The result of `attempt`, which is tried again while it fails, for a short time only if the error is permanent.
 
-    `what` is for the log. Raises the last error; at once one of `answers`, or any if `stop` is set.
+    `what` is for the log. Raises the last error; at once what is an answer, or any if `stop` is set.
     """
     pauses, brief_pauses, began = patience.pauses(), BRIEF.pauses(), time.monotonic()
     while True:
         try:
             return attempt()
-        except answers:
+        except _ANSWERS:
             raise
         except Exception as error:  # every file system has exceptions of its own
             pause = next(pauses, None)
@@ -107,5 +96,8 @@ def persist(
                 raise
             level = logging.WARNING if pause > 5 else logging.INFO
             log.log(level, "%s: %s; tried again in %.1f s", what, error_text(error), pause)
-            if stop.wait(pause):
+            if (stop or _NEVER).wait(pause):
                 raise
+
+
+_NEVER = threading.Event()

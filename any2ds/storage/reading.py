@@ -6,12 +6,10 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 from any2ds.core.errors import DamagedShard
 from any2ds.storage.patience import PATIENT, Patience, persist
-
-T = TypeVar("T")
 
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "mtime", "created")
 
@@ -27,15 +25,8 @@ def opened(
     name: str, open: Callable[[], BinaryIO], stop: threading.Event | None = None, patience: Patience = PATIENT
 ) -> BinaryIO:
     """The file that `open` gives, with retries; if it is not seekable, only opening it is retried."""
-    file = patiently(f"opening {name}", open, stop, patience)
+    file = persist(f"opening {name}", open, stop, patience)
     return cast(BinaryIO, PatientFile(name, open, file, stop, patience)) if file.seekable() else file
-
-
-def patiently(
-    what: str, attempt: Callable[[], T], stop: threading.Event | None = None, patience: Patience = PATIENT
-) -> T:
-    """`persist`, but for what is an answer: there is no such file, or no library for it, or it is damaged."""
-    return persist(what, attempt, stop or threading.Event(), patience, (FileNotFoundError, ImportError, DamagedShard))
 
 
 class SeekableFile(io.RawIOBase):
@@ -65,8 +56,8 @@ class SeekableFile(io.RawIOBase):
 class PatientFile(SeekableFile):
     """A file that is opened again, and read from the same place, when reading breaks off.
 
-    `open` gives it, seekable. Raises what the file system raises, FileNotFoundError at once, and OSError if another
-    file has taken its place in between.
+    Raises what the file system raises, FileNotFoundError at once, and DamagedShard if another file has taken its place
+    in between.
     """
 
     def __init__(
@@ -77,30 +68,27 @@ class PatientFile(SeekableFile):
         stop: threading.Event | None = None,
         patience: Patience = PATIENT,
     ) -> None:
-        """`file` is what `open` has given."""
+        """`file` is what `open` has given, seekable."""
         self._name, self._open, self._stop, self._patience = name, open, stop, patience
         self._file: Any = file
-        self._as_it_was = self._persist(lambda: self._look(self._opened()))
+        self._identity: tuple[int, str | None] | None = None  # once it is known
+        self._identity = self._with_file(_identity)
 
-    def _opened(self) -> Any:
-        if self._file is None:
-            self._file = self._open()
-        return self._file
+    def _with_file(self, attempt: Callable[[Any], Any]) -> Any:
+        """The result of `attempt` at the file, which is opened anew when that has failed."""
 
-    def _look(self, file: Any) -> tuple[int, str | None]:
-        return int(file.seek(0, io.SEEK_END)), version_of(getattr(file, "details", None))
-
-    def _persist(self, attempt: Callable[[], T]) -> T:
-        """`patiently`, with the file opened anew for each attempt but the first."""
-
-        def fresh() -> T:
+        def fresh() -> Any:
             try:
-                return attempt()
+                if self._file is None:
+                    self._file = self._open()
+                    if self._identity not in (None, _identity(self._file)):
+                        raise DamagedShard(f"{self._name} was replaced while it was read")
+                return attempt(self._file)
             except Exception:
                 self._drop()
                 raise
 
-        return patiently(f"reading {self._name}", fresh, self._stop, self._patience)
+        return persist(f"reading {self._name}", fresh, self._stop, self._patience)
 
     def _drop(self) -> None:
         file, self._file = self._file, None
@@ -111,25 +99,24 @@ class PatientFile(SeekableFile):
     def readinto(self, buffer: Any) -> int:
         wanted = memoryview(buffer).cast("B")
 
-        def attempt() -> bytes | None:
-            is_again = self._file is None
-            file = self._opened()
-            if is_again and self._look(file) != self._as_it_was:
-                return None
+        def attempt(file: Any) -> bytes:
             file.seek(self._position)
             return bytes(file.read(min(len(wanted), max(0, self._size() - self._position))))
 
-        found = self._persist(attempt)
-        if found is None:
-            raise OSError(f"{self._name} was replaced while it was read")
+        found = self._with_file(attempt)
         wanted[: len(found)] = found
         self._position += len(found)
         return len(found)
 
     def _size(self) -> int:
-        return self._as_it_was[0]
+        return self._identity[0] if self._identity else 0
 
     def close(self) -> None:
         if not self.closed:
             self._drop()
         super().close()
+
+
+def _identity(file: Any) -> tuple[int, str | None]:
+    """The size and the version of an open file."""
+    return int(file.seek(0, io.SEEK_END)), version_of(getattr(file, "details", None))

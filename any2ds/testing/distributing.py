@@ -20,6 +20,7 @@ from any2ds.core.shares import SharePath
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import LockRef
+from any2ds.storage.opening import open_folder
 from any2ds.testing.processes import wait_until_gone
 
 _SOON = 20.0  # seconds, for what takes less than one: the machine may be busy
@@ -43,7 +44,7 @@ class ScriptedWorker:
 
     @property
     def folder(self) -> OutputFolder:
-        return OutputFolder(self.output)
+        return open_folder(self.output)
 
     def under(self, locks: tuple[LockRef, ...]) -> ScriptedWorker:
         return replace(self, locks=(*self.locks, *locks))

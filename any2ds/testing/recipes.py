@@ -29,7 +29,7 @@ from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.recipes.build import RecipeBuild
 from any2ds.recipes.downloads import CHECKSUMS, Checksums
 from any2ds.recipes.recipe import Recipe
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "webdataset": (),
@@ -262,7 +262,7 @@ def _test_of(check: Callable[..., None]) -> Callable[[RecipeTestCase], None]:
 
 
 def _recipe_file(folder: str) -> RecipeFile:
-    found = RecipeFile.of(OutputFolder(folder))
+    found = RecipeFile.of(open_folder(folder))
     if found is None:
         raise UsageError(f"{folder} was made by no recipe")
     return found

@@ -71,11 +71,13 @@ class ShardContext:
             return frozenset()
         return taken_extensions(self.writer.has_members, "caption" in rows.schema.names, self.further)
 
+    @cached_property
+    def bounds_files(self) -> bool:
+        """Whether some files are too large for the format."""
+        return self.writer.most_bytes is not None or self.writer.most_sample_bytes is not None
+
     def storable(self, samples: Samples) -> Samples:
         """The samples of a row; one with a file that the format cannot hold has failed, and its files are released."""
-        writer = self.writer
-        if writer.most_bytes is None and writer.most_sample_bytes is None:
-            return samples
         return [self._refused(sample) or sample for sample in samples]
 
     def _refused(self, sample: Sample) -> Sample | None:
@@ -97,9 +99,9 @@ class ShardContext:
 
     def _in_sight(self, of_list: Sequence[str], own: Sequence[str]) -> Sequence[str]:
         """The columns in sight of a dataset that is to look like one of another tool."""
-        recipe, options = presets.find(self.options.preset), self.options
-        assert recipe is not None
-        columns = recipe.columns(of_list, own)
+        preset, options = presets.find(self.options.preset), self.options
+        assert preset is not None
+        columns = preset.columns(of_list, own)
         # A file that is a column, or in a record, has its extension from the name of that; else a column must tell it.
         is_told = self.writer.has_members or self.writer.extension is None or options.data_column == options.file_ext
         return columns if is_told else (*columns, "ext")
@@ -107,8 +109,8 @@ class ShardContext:
     def figures(self, report: ShardReport) -> dict[str, Any]:
         """What the stats of a shard say; with a preset, also under the names of the other tool."""
         stats = report.to_json()
-        recipe = presets.find(self.options.preset)
-        return {**stats, **{theirs: stats[ours] for theirs, ours in recipe.figures.items()}} if recipe else stats
+        preset = presets.find(self.options.preset)
+        return {**stats, **{theirs: stats[ours] for theirs, ours in preset.figures.items()}} if preset else stats
 
 
 def _shown(rows: pa.Table, members: Members) -> pa.Table:
@@ -123,34 +125,30 @@ def named(samples: Samples, taken: frozenset[str]) -> Samples:
     """The samples of a row with extensions that are none of those `taken`."""
     for sample in samples:
         if sample.ext.lower() in taken:
-            break
-    else:
-        return samples
-    return [_named(sample, free_extension(sample.ext, taken)) for sample in samples]
-
-
-def _named(sample: Sample, ext: str) -> Sample:
-    return sample if sample.ext == ext else replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
+            exts = [free_extension(sample.ext, taken) for sample in samples]
+            pairs = zip(samples, exts, strict=True)
+            return [
+                sample if sample.ext == ext else replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
+                for sample, ext in pairs
+            ]
+    return samples
 
 
 class StagedFiles:
-    """The files of one shard, under the names that they are going to have, in the workshop's folder."""
+    """The files of one shard, in a folder of its own until they are published."""
 
     def __init__(self, context: ShardContext, shard_id: int) -> None:
         layout, self._writer, self._options = context.layout, context.writer, context.options
-        self._folder = context.folder
+        self._folder = context.folder / layout.shard_name(shard_id)
+        self._folder.mkdir()
         self.data_name = layout.data_name(shard_id, self._writer.extension)
         self._data = self._folder / (self.data_name or f"{layout.shard_name(shard_id)}.none")
         self._hides = self._options.preset is not None  # what other tools do not write, indexes among it
         self._sidecars = [f"{layout.shard_name(shard_id)}{end}" for end in self._writer.sidecars]
-        has_table = not (self.holds_metadata or (self._hides and self._writer.extension is None))
+        has_table = not (self._writer.holds_metadata or (self._hides and self._writer.extension is None))
         formats = [name for name in self._options.metadata_format if name != "parquet" or has_table]
         self._tables = {layout.metadata_name(shard_id, name): tables.WRITERS[name] for name in formats}
         self._own_table = layout.own_metadata_name(shard_id) if self._hides else None
-
-    @property
-    def holds_metadata(self) -> bool:
-        return self._writer.holds_metadata
 
     def open(self, metadata: MetadataTable) -> ShardWriter:
         return self._writer(self._data, metadata, self._options)
@@ -173,22 +171,13 @@ class StagedFiles:
         for name, path in made.items():
             self._tables[name](metadata.schema_in_sight, metadata.pieces_in_sight(), path)
         if self._own_table is not None:
-            made[self._own_table] = path = self._own_path(self._own_table)
+            made[self._own_table] = path = self._folder / self._own_table.rpartition("/")[2]
             tables.WRITERS["parquet"](metadata.schema.with_metadata(WITHOUT_FILES), metadata.pieces(), path)
-            for name in self._sidecars:  # which nobody publishes
-                remove(self._folder / name)
         return made
-
-    def _own_path(self, name: str) -> Path:
-        return self._folder / name.rpartition("/")[2]
 
     def discard(self) -> None:
         """Remove the files that are still there."""
-        remove(self._data)
-        for name in (*self._sidecars, *self._tables):
-            remove(self._folder / name)
-        if self._own_table is not None:
-            remove(self._own_path(self._own_table))
+        remove(self._folder)
 
 
 def stats_json(stats: Mapping[str, object]) -> bytes:

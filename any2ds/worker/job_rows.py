@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
-from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.on_disk import deserialized
 from any2ds.core.rows import BAD_ROW_COLUMN, JOB_COLUMNS, KEY_COLUMN, MEMBERS_COLUMN, REPLACES_COLUMN, Row, ShardJob
@@ -36,6 +34,9 @@ class JobRows:
         if table is None:
             table = self._without_job_columns(deserialized(job.rows, job.size))
         self.table = table
+        if given_up := job.given_up():
+            settled = self._settled.keys() | self.duplicates()
+            self._settled |= {n: Failure("fetch", "watchdog", why) for n, why in given_up.items() if n not in settled}
         self._shard_id, self._layout = job.shard_id, layout
 
     def _without_job_columns(self, table: pa.Table) -> pa.Table:
@@ -63,11 +64,6 @@ class JobRows:
             some = positions[start : start + _ROWS_AT_ONCE]
             yield from self._rows(take(self.table, some), some)
 
-    def bare(self, position: int) -> Row:
-        """The row at `position` without what the list says of it."""
-        (key,), (member,) = self._keys([position]), self._members([position])
-        return Row(self._shard_id, position, key, None, member=member)
-
     def url(self, position: int, column: str = "url") -> str | None:
         """Of the row at `position`, as it stands in the list; of several URLs that in `column`."""
         url: str | None = self.table.column(column)[position].as_py()
@@ -87,7 +83,8 @@ class JobRows:
 
     def outcome(self, position: int) -> Sample:
         """That of a row that is not fetched."""
-        row = self.bare(position)
+        (key,) = self._keys([position])
+        row = Row(self._shard_id, position, key, None)
         failure = self._settled.get(position)
         if failure is None:
             return Sample(row, None, "", {"status": DUPLICATE, "attempts": 0})
@@ -103,14 +100,6 @@ class JobRows:
             return map(self._retried_keys.__getitem__, positions)
         return map(self._layout.keys(self._shard_id), positions)
 
-    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
-        """The additional columns of each row."""
-        return rows_of(rows)
-
-    def _members(self, positions: list[int]) -> Iterable[str]:
-        """Of which member the URL of each row is."""
-        return repeat("", len(positions))
-
     def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
@@ -120,8 +109,8 @@ class JobRows:
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             some = list(islice(positions, len(urls)))
-            extras = self._extras(batch.select(extra), some) if extra else [None] * len(urls)
-            shard, members = repeat(self._shard_id, len(urls)), self._members(some)
+            extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
+            shard, members = repeat(self._shard_id, len(urls)), repeat("", len(urls))
             fields = zip(shard, some, self._keys(some), urls, captions, extras, expected, members, strict=True)
             yield map(partial(tuple.__new__, Row), fields)
 
@@ -135,60 +124,3 @@ def _taken_over(failed: str) -> Failure:
     stage, _, code = failed.partition(":")
     message = "a later shard has what became of it when it was tried again"
     return Failure("transform" if stage == "transform" else "fetch", code, message)
-
-
-class SlotRows(JobRows):
-    """The URLs of the rows of a job, of which each is a row here; its position is its slot, see `core.members`."""
-
-    def __init__(self, job: ShardJob, layout: Layout, members: Members, rows: JobRows) -> None:
-        table = rows.table
-        width, count = len(members), table.num_rows
-        self._names = members.names
-        self._urls = [table.column(name) for name in members.url_columns]
-        across = [row + number * count for row in range(count) for number in range(width)]
-        slots = take(table, [row for row in range(count) for _ in range(width)])
-        slots = slots.set_column(slots.schema.get_field_index("url"), "url", _one_by_one(self._urls, across))
-        there = [name for name in members.hash_columns if name in table.schema.names]
-        if there:
-            nothing = pa.nulls(count, pa.string())
-            hashes = [table.column(name) if name in there else nothing for name in members.hash_columns]
-            slots = slots.append_column(EXPECTED_HASH, _one_by_one(hashes, across))
-        super().__init__(job, layout, slots)
-        self._retried_keys = rows._retried_keys
-        self._count, self._members_of_row = count, members
-
-    def to_fetch(self) -> dict[int, list[int]]:
-        """Position -> the numbers of the members to fetch, of each row."""
-        whole = list(range(len(self._names)))
-        columns = [urls.to_pylist() for urls in self._urls]
-        if all(None not in urls and all(map(str.strip, urls)) for urls in columns):
-            return dict.fromkeys(range(self._count), whole)
-        rows = zip(*columns, strict=True)
-        return {position: self._members_of_row.to_fetch(urls) for position, urls in enumerate(rows)}
-
-    def table_at(self, slots: list[int]) -> pa.Table:
-        """What the list says of these."""
-        return take(self.table, slots)
-
-    def _keys(self, positions: list[int]) -> Iterable[str]:
-        width = len(self._names)
-        return super()._keys([slot // width for slot in positions])
-
-    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
-        """Those of a row are the same object for all of its URLs that are next to each other here."""
-        width = len(self._names)
-        of = [slot // width for slot in positions]
-        firsts = [place for place, row in enumerate(of) if not place or row != of[place - 1]]
-        found, ends = rows_of(rows.take(pa.array(firsts, pa.int64()))), [*firsts[1:], len(of)]
-        spans = zip(found, firsts, ends, strict=True)
-        return [extra for extra, first, end in spans for _ in range(first, end)]
-
-    def _members(self, positions: list[int]) -> Iterable[str]:
-        width = len(self._names)
-        return [self._names[slot % width] for slot in positions]
-
-
-def _one_by_one(columns: Sequence[pa.ChunkedArray | pa.Array], across: Sequence[int]) -> pa.ChunkedArray:
-    """The values of the columns of all members in the order of their slots, which `across` has."""
-    chunks = [chunk for each in columns for chunk in (each.chunks if isinstance(each, pa.ChunkedArray) else [each])]
-    return take(pa.chunked_array(chunks, pa.string()), across)

@@ -6,8 +6,9 @@ do whose turn has not come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,80 +19,99 @@ from any2ds.core.members import Members, column
 from any2ds.core.metadata import without_credentials
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, Samples, release
-from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
+from any2ds.readers.dedupe import also_the_same, repeated
 
 if TYPE_CHECKING:
-    from any2ds.worker.job_rows import SlotRows
+    from any2ds.worker.job_rows import JobRows
+    from any2ds.worker.shard_stats import ShardStats
 
 
 class JoinedRows:
-    """The rows of one shard while their files are fetched."""
+    """The rows of one shard while their files are fetched, of which each is a row to the fetcher; see `core.members`.
+
+    The position of such a row is its slot.
+    """
 
     def __init__(
         self,
         members: Members,
-        slots: SlotRows,
-        to_fetch: Mapping[int, Sequence[int]],
+        rows: JobRows,
+        settled: Collection[int],
         own_columns: Sequence[str],
+        stats: ShardStats,
     ) -> None:
-        """`to_fetch`: position of a row -> the numbers of its members to fetch.
-
-        `own_columns` are the columns of the metadata that tell of a row or a member, those of members left out.
-        """
-        self._members, self._slots = members, slots
-        self._columns = _Columns.of(members, own_columns)
+        """The rows at positions `settled` are not fetched. `own_columns`: columns of the metadata that tell of a row or
+        a member; those of members left out. `stats` counts transfers."""
+        self._members, self._rows, self._stats = members, rows, stats
+        self._own_columns = tuple(own_columns)  # what the metadata tell of a row, and of each member
+        self._columns = {name: [column(name, own) for own in own_columns] for name in members.names}  # of each member
         width = len(members)
-        self._to_fetch = [position * width + number for position, own in to_fetch.items() for number in own]
-        self._open = set(self._to_fetch)  # slots without an outcome
+        urls_of_rows = zip(*(rows.table.column(name).to_pylist() for name in members.url_columns), strict=True)
+        to_fetch = {n: members.to_fetch(urls) for n, urls in enumerate(urls_of_rows) if n not in settled}
+        self._asked = [position * width + number for position, own in to_fetch.items() for number in own]  # slots
+        self._open = set(self._asked)  # slots without an outcome
         self._missing = {position: len(own) for position, own in to_fetch.items()}  # outcomes that each row lacks
-        self._parts: dict[int, list[Sample | None]] = {}  # of unfinished rows, by member
+        self._parts: dict[int, dict[str, Sample]] = {}  # position of an unfinished row -> outcomes of its members
         self._copies: dict[int, list[int]] = {}  # slot -> others with the same URL, which get its outcome
-        self._asked = self._to_fetch
-        self.transfers: list[tuple[int | None, float]] = []  # attempts and seconds of each, since they were taken
 
     def fetch_once(self, media: MediaOptions) -> None:
         """Fetch no URL twice, unless its file goes through other steps there."""
-        table = self._slots.table_at(self._to_fetch)
-        also = also_the_same(table, media, of_members=False)
+        table, names = self._rows.table, self._members.names
+
+        def by_slot(columns: Sequence[Sequence[str | None]]) -> pa.Array:
+            """The values of the columns of all members, of the slots to fetch."""
+            places = (divmod(slot, len(names)) for slot in self._asked)
+            return pa.array([columns[number][position] for position, number in places], pa.string())
+
+        def of_list(names: Sequence[str]) -> pa.Array:
+            nothing = [None] * table.num_rows
+            return by_slot([table[name].to_pylist() if name in table.schema.names else nothing for name in names])
+
+        also = None
         if media.asked() or media.files.transform:
-            names = [self._members.names[slot % len(self._members)] for slot in self._to_fetch]
-            texts = also.to_pylist() if also is not None else [""] * len(names)
-            also = pa.array([f"{name} {text}" for name, text in zip(names, texts, strict=True)], pa.string())
-        first_of = repeated(table["url"], expected_hashes(table), also)
-        if not first_of:
-            return
+            read = also_the_same(table, media, of_members=False)
+            texts = [""] * table.num_rows if read is None else read.to_pylist()
+            also = by_slot([[f"{name} {text}" for text in texts] for name in names])
+        first_of = repeated(of_list(self._members.url_columns), of_list(self._members.hash_columns), also)
         for place, first in first_of.items():
-            self._copies.setdefault(self._to_fetch[first], []).append(self._to_fetch[place])
-        copies = {self._to_fetch[place] for place in first_of}
-        self._asked = [slot for slot in self._to_fetch if slot not in copies]
+            self._copies.setdefault(self._asked[first], []).append(self._asked[place])
+        self._asked = [slot for place, slot in enumerate(self._asked) if place not in first_of]
 
     def rows(self) -> Iterator[Row]:
         """The URLs to fetch."""
-        return self._slots.at(self._asked)
+        return self._at(self._asked)
+
+    def _at(self, slots: Sequence[int]) -> Iterator[Row]:
+        """The URLs of these slots, which are in order."""
+        width = len(self._members)
+        names, urls, hashes = self._members.names, self._members.url_columns, self._members.hash_columns
+        numbers = {position: [slot % width for slot in own] for position, own in groupby(slots, lambda n: n // width)}
+        for row in self._rows.at(list(numbers)):
+            extra = row.extra or {}
+            for n in numbers[row.position]:
+                slot = row.position * width + n
+                url, expected = extra[urls[n]], extra.get(hashes[n])
+                yield Row(row.shard_id, slot, row.key, url, row.caption, extra, expected, names[n])
 
     def all_handed(self, handed: int) -> bool:
         """Whether a fetcher has taken all of them, if it has those of the slots before `handed`."""
         return not self._asked or handed > self._asked[-1]
 
-    def without_outcome(self, among: int | None) -> list[Row]:
-        """Those without an outcome, of the slots before `among`, bare of what the list says of them."""
+    def under_way(self, handed: int) -> list[int]:
+        """Positions of the rows with a URL that has no outcome, of those of the slots before `handed`."""
         copies = {slot for own in self._copies.values() for slot in own}
-        return [self._slots.bare(slot) for slot in sorted(self._open - copies) if among is None or slot < among]
+        return sorted({slot // len(self._members) for slot in self._open - copies if slot < handed})
 
-    @property
-    def is_complete(self) -> bool:
-        return not self._open
-
-    def take(self, samples: Samples) -> list[Samples]:
+    def add(self, samples: Samples) -> list[Samples]:
         """Keep what has become of one URL: the rows of which all is known now."""
         sample = samples[0] if len(samples) == 1 else _one_of(samples)
         slot = sample.row.position
-        self.transfers.append((sample.fields.get("attempts"), sample.seconds))
+        self._stats.add_transfer(sample.fields.get("attempts"), sample.seconds)
         found: list[Samples] = []
         if copies := self._copies.pop(slot, None):
             for body in sample.bodies:
                 body.share(len(copies))
-            for row in self._slots.at(copies):
+            for row in self._at(copies):
                 found += self._put(row.position, replace(sample, row=row))
         found += self._put(slot, sample)
         return found
@@ -99,88 +119,62 @@ class JoinedRows:
     def discard(self) -> None:
         """Release what is kept."""
         for parts in self._parts.values():
-            release(part for part in parts if part is not None)
+            release(parts.values())
         self._parts.clear()
 
     def _put(self, slot: int, sample: Sample) -> list[Samples]:
         position, number = divmod(slot, len(self._members))
         self._open.discard(slot)
-        parts = self._parts.setdefault(position, [None] * len(self._members))
-        parts[number] = sample
+        self._parts.setdefault(position, {})[self._members.names[number]] = sample
         self._missing[position] -= 1
         if self._missing[position]:
             return []
-        del self._parts[position], self._missing[position]
-        return [(self._columns.joined(position, parts),)]
+        del self._missing[position]
+        return [(self._joined(position, self._parts.pop(position)),)]
 
-
-@dataclass(frozen=True)
-class _Columns:
-    """How the metadata tell of the members of a row."""
-
-    members: Members
-    own: tuple[str, ...]  # what they tell of a row, and of each member
-    of_member: tuple[tuple[str, ...], ...]  # how these are called, for each
-
-    @classmethod
-    def of(cls, members: Members, own: Sequence[str]) -> _Columns:
-        return cls(members, tuple(own), tuple(tuple(column(name, each) for each in own) for name in members.names))
-
-    def joined(self, position: int, parts: Sequence[Sample | None]) -> Sample:
-        """The sample of a row, of which `parts` is all that is known."""
-        statuses = [None if part is None else part.fields.get("status") for part in parts]
-        number = self.members.decides(statuses)
-        outcome = parts[number]
-        assert outcome is not None
-        row = next((part.row for part in parts if part is not None and part.row.extra), outcome.row)
-        extra, urls = row.extra or {}, self.members.url_columns
-        url = extra.get(urls[0])
-        if with_names := [name for name in urls if "@" in (extra.get(name) or "")]:
-            extra = {**extra, **{name: without_credentials(extra[name]) for name in with_names}}
-        row = Row(row.shard_id, position, row.key, url, row.caption, extra)
-        fields = dict(zip(self.own, self._values(outcome), strict=True))
-        fields["attempts"] = sum((part.fields.get("attempts") or 0) for part in parts if part is not None)
-        for part, columns in zip(parts, self.of_member, strict=True):
-            if part is None:
-                fields.update(dict.fromkeys(columns))
-            else:
-                fields.update(zip(columns, self._values(part), strict=True))
-        is_stored = outcome.fields.get("status") == SUCCESS
-        name = self.members.names[number]
-        if is_stored:
-            fields["ext"] = f"{name}.{outcome.fields.get('ext')}"
-        else:
-            why = (outcome.fields.get(each) for each in ("error_message", "error_code", "status"))
-            fields["error_message"] = f"{name}: {next(filter(None, why), '')}"
-        files = self._files(parts)
-        seconds = outcome.seconds
-        left = {
-            name: reason
-            for name, part in zip(self.members.names, parts, strict=True)
-            if part is not None and part.not_processed
-            for reason in part.not_processed.values()
+    def _joined(self, position: int, outcomes: Mapping[str, Sample]) -> Sample:
+        """The sample of a row, by the outcomes of its members; one that was not fetched has none."""
+        names = self._members.names
+        parts = {name: outcomes[name] for name in names if name in outcomes}
+        statuses = [parts[name].fields.get("status") if name in parts else None for name in names]
+        deciding = names[self._members.decides(statuses)]
+        outcome = parts[deciding]
+        fields = dict(zip(self._own_columns, self._values(outcome), strict=True))
+        fields["attempts"] = sum((part.fields.get("attempts") or 0) for part in parts.values())
+        for name, columns in self._columns.items():
+            values = self._values(parts[name]) if name in parts else repeat(None, len(columns))
+            fields.update(zip(columns, values, strict=True))
+        known: dict[str, Any] = {
+            "not_processed": {name: why for name, part in parts.items() for why in (part.not_processed or {}).values()},
+            "processed": frozenset[str]().union(*(part.processed for part in parts.values())),
+            "seconds": outcome.seconds,
         }
-        processed = frozenset[str]().union(*(part.processed for part in parts if part is not None))
-        told: dict[str, Any] = {"not_processed": left, "processed": processed, "seconds": seconds}
-        if not is_stored:
-            release(part for part in parts if part is not None)
-            return Sample(row, None, "", fields, outcome.failure, **told)
-        (ext, body), *others = files.items()
-        return Sample(row, body, ext, fields, extra_files=dict(others), **told)
+        row = self._row(position, outcome.row)
+        if outcome.fields.get("status") != SUCCESS:
+            why = (outcome.fields.get(each) for each in ("error_message", "error_code", "status"))
+            fields["error_message"] = f"{deciding}: {next(filter(None, why), '')}"
+            release(parts.values())
+            return Sample(row, None, "", fields, outcome.failure, **known)
+        fields["ext"] = f"{deciding}.{outcome.fields.get('ext')}"
+        stored = {name: part for name, part in parts.items() if part.body is not None}
+        files: dict[str, Any] = {f"{name}.{part.ext}": part.body for name, part in stored.items()}
+        further = {f"{name}.{ext}": body for name, part in stored.items() for ext, body in part.extra_files.items()}
+        (ext, body), *others = {**files, **further}.items()
+        return Sample(row, body, ext, fields, extra_files=dict(others), **known)
+
+    def _row(self, position: int, row: Row) -> Row:
+        """The row of which `row` is one URL."""
+        extra = dict(row.extra or {})
+        url = extra.get(self._members.url_columns[0])
+        for name in self._members.url_columns:
+            if "@" in (extra[name] or ""):
+                extra[name] = without_credentials(extra[name])
+        return Row(row.shard_id, position, row.key, url, row.caption, extra)
 
     def _values(self, sample: Sample) -> Iterable[Any]:
-        """What it has in the columns `own`."""
+        """What the metadata say of a member, in the order of their own columns."""
         fields = sample.fields
-        return fields.values() if tuple(fields) == self.own else map(fields.get, self.own)
-
-    def _files(self, parts: Sequence[Sample | None]) -> dict[str, Any]:
-        """Those that are at hand, by extension: first the file of each member, then the further ones of steps."""
-        files, further = dict[str, Any](), dict[str, Any]()
-        for name, part in zip(self.members.names, parts, strict=True):
-            if part is not None and part.body is not None:
-                files[f"{name}.{part.ext}"] = part.body
-                further.update({f"{name}.{ext}": body for ext, body in part.extra_files.items()})
-        return {**files, **further}
+        return fields.values() if tuple(fields) == self._own_columns else map(fields.get, self._own_columns)
 
 
 def _one_of(samples: Samples) -> Sample:

@@ -14,7 +14,7 @@ from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
-from any2ds.worker.job_rows import JobRows, SlotRows
+from any2ds.worker.job_rows import JobRows
 from any2ds.worker.joined_rows import JoinedRows
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.contract import ShardWriter
@@ -41,13 +41,14 @@ class OpenShard:
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
-        self.stats = ShardStats(context.media.members)
+        self._members = context.media.members  # where a row has several URLs
+        self.stats = ShardStats(self._members)
         self._bytes = 0  # of stored files
         self._further = 0  # bytes of further files, and of what else is large in the metadata
         self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
         self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
-        self.closed = False  # no more of its rows are to be fetched
+        self.is_discarded = False
         self._not_fetched = self._rows.not_fetched()
         rows = self._rows.table
         self._taken = context.taken(rows)
@@ -58,22 +59,23 @@ class OpenShard:
             else {}
         )
         self._copies = Copies(self._first_of, self._rows.at(list(self._first_of))) if self._first_of else None
+        self.settled = self._count_settled()  # outcomes of rows that are not fetched, and of their copies
         self.write_pending()
 
     def _joined(self, fetch_once: bool) -> JoinedRows | None:
-        if (members := self._context.media.members) is None:
+        if (members := self._members) is None:
             return None
-        slots = SlotRows(self.job, self._layout, members, self._rows)
-        to_fetch = {n: own for n, own in slots.to_fetch().items() if n not in self._not_fetched}
-        joined = JoinedRows(members, slots, to_fetch, tuple(self._context.own_columns))
+        joined = JoinedRows(members, self._rows, self._not_fetched, tuple(self._context.own_columns), self.stats)
         if fetch_once:
             joined.fetch_once(self._context.media)
         return joined
 
-    @property
-    def settled(self) -> Counter[str]:
-        """The outcomes of rows that are not fetched: bad ones, and duplicates of an earlier row of the run."""
-        return Counter(self._not_fetched.values())
+    def _count_settled(self) -> Counter[str]:
+        outcomes = Counter[str]()
+        for position, code in self._not_fetched.items():
+            if position not in self._first_of:
+                outcomes[code] += self.rows_with(position)
+        return outcomes
 
     @property
     def all_handed(self) -> bool:
@@ -96,32 +98,24 @@ class OpenShard:
         known = self._first_of.keys() | self._not_fetched.keys()
         return self._rows.at([position for position in range(self.job.count) if position not in known])
 
-    def rows_without_outcome(self, among: int | None = None) -> list[Row]:
-        """Of the first `among` rows those to fetch, bare of what the list says of them; of all if it is None.
-
-        There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
-        """
-        self.closed = self.closed or among is None
+    def under_way(self) -> list[int]:
+        """Positions of the rows that a fetcher has taken, and that have no outcome."""
         if self.joined is not None:
-            return self.joined.without_outcome(among)
+            return self.joined.under_way(self.handed)
         known = self._waiting.keys() | self._first_of.keys() | self._not_fetched.keys()
-        positions = range(self._next, self.job.count if among is None else among)
-        return [self._rows.bare(position) for position in positions if position not in known]
+        return [position for position in range(self._next, self.handed) if position not in known]
 
     def join(self, samples: Samples) -> Sequence[Samples]:
         """The rows of which all is known now that this is, which has become of one of their URLs; to be taken."""
         if self.joined is None:
             return (samples,)
-        found = self.joined.take(samples)
-        for attempts, seconds in self.joined.transfers:
-            self.stats.add_transfer(attempts, seconds)
-        self.joined.transfers.clear()
+        found = self.joined.add(samples)
         if not found:
             for sample in samples:
                 self._make_room(sample)
         return found
 
-    def take(self, samples: Samples) -> bool:
+    def add(self, samples: Samples) -> bool:
         """Write the samples of a row if its turn has come, and those that were waiting for it; else keep them.
 
         False if more can be written by `write_pending`, which is for the next turn because this one took long enough.
@@ -144,7 +138,7 @@ class OpenShard:
         return 1 if self._copies is None else 1 + self._copies.of(position)
 
     def write_pending(self) -> bool:
-        """Write the samples whose turn it is, as far as they are known. False and raises as `take` does."""
+        """Write the samples whose turn it is, as far as they are known. False and raises as `add` does."""
         enough = self._bytes + _TURN
         while (samples := self._known()) is not None:
             self._write_next(samples)
@@ -189,7 +183,8 @@ class OpenShard:
         writer.close()
         data_bytes = self._staged.data_bytes
         files = {**self._staged.data(), **self._staged.write_metadata(self.metadata)}
-        output.publish_all(files)
+        output.publish(files)
+        self._staged.discard()
         self.stats.splits = self.metadata.splits
         self.stats.replaces, self.stats.replaced_members = self._rows.replaces, self._rows.replaced_members
         self.metadata.close()
@@ -199,7 +194,7 @@ class OpenShard:
 
     def discard(self) -> None:
         """Free what the shard holds, in memory and on disk; others may need it."""
-        self.closed = True
+        self.is_discarded = True
         self._account(0)
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be what failed
@@ -215,6 +210,7 @@ class OpenShard:
             self._copies.discard()
 
     def _write_next(self, samples: Samples) -> None:
+        """Write the samples of the row whose turn it is, which are released then, and count its outcome."""
         is_shared = self._copies is not None and self._copies.keep(samples)
         left = iter(samples)
         try:
@@ -237,10 +233,12 @@ class OpenShard:
         if outcome.failure is not None:
             code = outcome.failure.code
             if code not in self.stats.examples:
-                self.stats.add_example(code, self._rows.url(position, self.stats.url_column(outcome.fields)))
+                column = "url" if self._members is None else self._members.deciding_url(outcome.fields)
+                self.stats.add_example(code, self._rows.url(position, column))
         self.stats.add_row(status, code)
-        self.stats.add_members(outcome.fields)
-        if position not in self._first_of and self.joined is None:  # the others were transferred once, for all of them
+        if self.joined is not None:
+            self.stats.add_members(outcome.fields)
+        elif position not in self._first_of:  # copies were transferred once, with the first of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1
 
@@ -254,10 +252,10 @@ class OpenShard:
         self._bytes += size
         if self.metadata.added or sample.extra_files:
             self._further += self.metadata.added or sum(further.size for further in sample.extra_files.values())
-        self.stats.add_file(sample.ext, size, sample.not_processed)
-        if sample.extra_files and (members := self._context.media.members) is not None:
-            for ext, body in members.files(sample):
-                self.stats.add_member(ext, body.size)
+        self.stats.add_sample(sample.ext, size, sample.not_processed)
+        if sample.extra_files and self._members is not None:
+            for ext, body in self._members.files(sample):
+                self.stats.add_file(ext, body.size)
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

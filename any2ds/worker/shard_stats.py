@@ -24,7 +24,7 @@ class ShardStats:
         """`members` of a sample, where rows have several URLs."""
         self._members = members
         self.start_time = time.time()
-        self.bytes: int | None = 0  # of stored files; None: nobody knows the size of one
+        self._bytes = 0  # of stored files
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
         self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
@@ -32,8 +32,7 @@ class ShardStats:
         self.replaced_members: Mapping[str, Mapping[str, int]] = {}  # what had become of their members
         self.attempts = 0
         self.robots = RobotsCost()
-        self.latencies = Histogram()
-        self._seconds = array("d")  # not yet in `latencies`: all at once takes a third of the time
+        self._seconds = array("d")  # of transfers: a Histogram of all at once takes a third of the time
         self._statuses: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._exts: Counter[str] = Counter()
@@ -47,33 +46,28 @@ class ShardStats:
         self._codes[code] += 1
 
     def add_members(self, fields: Mapping[str, Any]) -> None:
-        """The files of a row have come to what its metadata say of them."""
+        """The files of a row have these outcomes, by its metadata."""
         if self._members is not None:
             for name, outcome in self._members.outcomes(fields):
                 self._of_members[name][outcome] += 1
 
-    def url_column(self, fields: Mapping[str, Any]) -> str:
-        """The column with the URL that has decided on a row with these metadata."""
-        return "url" if self._members is None else self._members.deciding_url(fields)
-
     def add_example(self, code: str, url: str | None) -> None:
-        """A row with this URL has failed so; the first one of a code is kept."""
+        """A row with this URL has failed so."""
         if shown := example_of(url):
-            self.examples.setdefault(code, shown)
+            self.examples[code] = shown
 
-    def add_file(self, ext: str | None, size: int | None, not_processed: Mapping[str, str] | None = None) -> None:
-        """A sample is stored, of whose files `not_processed` were left as they came."""
+    def add_sample(self, ext: str, size: int, not_processed: Mapping[str, str] | None = None) -> None:
+        """A sample is stored, with a file of `size` bytes; steps have left those `not_processed` as they came."""
         self._samples += 1
-        if ext:
-            self._exts[ext] += 1
         if not_processed:
             self.not_processed.update(not_processed.values())
-        self.bytes = None if size is None or self.bytes is None else self.bytes + size
+        self._exts[ext] += 1  # not by `add_file`: a call more for every row
+        self._bytes += size
 
-    def add_member(self, ext: str, size: int) -> None:
-        """A further file of the row of the last one is stored."""
+    def add_file(self, ext: str, size: int) -> None:
+        """A further file of the last sample is stored."""
         self._exts[ext] += 1
-        self.bytes = None if self.bytes is None else self.bytes + size
+        self._bytes += size
 
     def add_transfer(self, attempts: int | None, seconds: float) -> None:
         """A row was fetched, or its fetch has failed; `seconds` are 0 then."""
@@ -81,9 +75,8 @@ class ShardStats:
         self._seconds.append(seconds)
 
     def report(self, shard_id: int) -> ShardReport:
-        """Of what was added so far; the shard ends now."""
+        """The report of a shard that ends now."""
         named = (SUCCESS, DROPPED, FILTERED, DUPLICATE, _FAILED)
-        self.latencies, self._seconds = self.latencies + Histogram.of(self._seconds), array("d")
         return ShardReport(
             shard_id=shard_id,
             count=self._statuses.total(),
@@ -94,7 +87,7 @@ class ShardStats:
             filtered=self._statuses[FILTERED],
             duplicates=self._statuses[DUPLICATE],
             samples=self._samples,
-            bytes=self.bytes or 0,
+            bytes=self._bytes,
             start_time=self.start_time,
             end_time=time.time(),
             status_dict=dict(self._codes),
@@ -108,5 +101,5 @@ class ShardStats:
             attempts=self.attempts,
             examples=self.examples,
             members={name: dict(of) for name, of in self._of_members.items() if of},
-            latencies=dict(self.latencies.counts),
+            latencies=dict(Histogram.of(self._seconds).counts),
         )

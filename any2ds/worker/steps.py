@@ -19,37 +19,37 @@ _WAIT = 0.1  # seconds, at most, between two looks at everything else
 class Steps:
     """Hands what was fetched to `shards`, at once or when the steps are through with it."""
 
-    def __init__(self, describe: Describe, transforming: PipelineRunner | None, shards: OpenShards) -> None:
-        self._describe, self._transforming, self._shards = describe, transforming, shards
+    def __init__(self, describe: Describe, pipeline: PipelineRunner | None, shards: OpenShards, buffer: Buffer) -> None:
+        """`buffer` holds the files that were fetched."""
+        self._describe, self._pipeline, self._shards, self._buffer = describe, pipeline, shards, buffer
 
     @property
     def activity(self) -> int:
         """Grows with every sign of life."""
-        return self._transforming.activity if self._transforming else 0
+        return self._pipeline.activity if self._pipeline else 0
 
     @property
     def pending(self) -> int:
-        """Rows that are on their way."""
-        return self._transforming.pending if self._transforming else 0
+        """Rows on their way through the steps."""
+        return self._pipeline.pending if self._pipeline else 0
 
-    def take(self, fetched: Fetched, buffer: Buffer | None = None) -> None:
-        """`buffer` is that of its body, if it has one."""
+    def add(self, fetched: Fetched) -> None:
         sample = self._describe(fetched)
-        if buffer is not None and self._transforming is not None and self._transforming.wants(sample):
-            self._transforming.submit(sample, buffer, self._shards.any_tried_before)
+        if self._pipeline is not None and self._pipeline.wants(sample):
+            self._pipeline.submit(sample, self._buffer, self._shards.any_retried)
         else:
-            self._shards.take((sample,))
+            self._shards.add((sample,))
 
-    def turn(self, buffer: Buffer, is_ending: bool = False, seconds: float = 0.0) -> None:
-        """Hand over what has passed all steps; `buffer` gets to know whether more is wanted."""
-        if self._transforming is not None:
-            for samples in self._transforming.turn(is_ending, seconds):
-                self._shards.take(samples)
-            buffer.paused = self._transforming.holds_back
+    def hand_over(self, is_ending: bool = False, seconds: float = 0.0) -> None:
+        """Give the shards what has passed all steps, and have the fetcher pause while too much waits for them."""
+        if self._pipeline is not None:
+            for samples in self._pipeline.turn(is_ending, seconds):
+                self._shards.add(samples)
+            self._buffer.paused = self._pipeline.holds_back
 
-    def wait(self, buffer: Buffer) -> None:
-        """For something to be through, but not for long. To be called when nothing more is coming."""
+    def wait(self) -> None:
+        """Wait a moment for rows to pass the steps. To be called when no more are coming."""
         since, cpu = time.monotonic(), time.thread_time()
-        self.turn(buffer, is_ending=True, seconds=_WAIT)
+        self.hand_over(is_ending=True, seconds=_WAIT)
         busy = time.thread_time() - cpu
         self._shards.metrics.waited("transforms", time.monotonic() - since - busy)

@@ -19,7 +19,7 @@ from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
 from any2ds.dataset.shard_list import ShardEntry, ShardList, entry_of, gaps, opened, pattern, to_json
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import Server, serve
 
 _NAMES = Layout(10, 5)
@@ -186,7 +186,7 @@ class TestRun:
         fs.mkdir("catalogue")
         options = {"output_format": "webdataset", "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
         urls = [server.url(f"{number}.bin") for number in (0, 99, 2, 3)]
-        out = OutputFolder("s3://catalogue/out")
+        out = open_folder("s3://catalogue/out")
         download(urls, output_folder=out.url, **options)
         (tmp_path / "media" / "99.bin").write_bytes(b"late" * 1000)
         retry(out.url, codes="all", distributor="inline", quiet=True)

@@ -13,7 +13,6 @@ from any2ds import download, parse_example, retry, verify
 from any2ds.core.errors import MissingExtra, OutputError
 from any2ds.dataset.inspect import inspect
 from any2ds.testing.server import Server, serve
-from any2ds.writers.formats.tfrecord import TfrecordWriter
 from tests.support.records import examples
 
 ROWS, PER_SHARD = 7, 3
@@ -68,17 +67,6 @@ def test_a_garbled_or_cut_copy_is_found_and_made_again(
     for path in out.glob(f"*.{output_format}"):
         assert (copy / path.name).read_bytes() == path.read_bytes()
     assert verify(copy).ok
-
-
-def test_a_tfrecord_cut_between_two_records_is_found_by_its_metadata(server: Server, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    make(server, out, "tfrecord", "none")
-    path = out / "00000.tfrecord"
-    content = path.read_bytes()
-    first = 12 + int.from_bytes(content[:8], "little") + 4
-    path.write_bytes(content[:first])
-    assert [sample.key for sample in TfrecordWriter.read(path)] == ["000000"]
-    assert {finding.kind for finding in verify(out).findings} == {"samples"}
 
 
 def test_a_dataset_is_compressed_or_not(server: Server, tmp_path: Path) -> None:

@@ -352,9 +352,7 @@ def test_verify_compares_stored_bytes_with_sizes(kitchen: Kitchen) -> None:
         rows[2]["stored_bytes"] += 1
 
     edited(kitchen.out / "00000.parquet", change)
-    words = found(kitchen)
-    assert f"its file has not the size that is in the metadata: {key(1)}_0001" in words["samples"]
-    assert "bytes is" in words["stats"]
+    assert f"its file has not the size that is in the metadata: {key(1)}_0001" in found(kitchen)["samples"]
 
 
 @pytest.mark.parametrize("content", [b"keep 0", b"parts 3", b"part 1"])

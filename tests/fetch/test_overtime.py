@@ -12,6 +12,7 @@ from any2ds.fetch import overtime
 from any2ds.fetch.overtime import Overtime
 from any2ds.fetch.policy.share import LONGEST_REQUEST
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores
 from any2ds.testing.processes import wait_until
@@ -21,7 +22,7 @@ Places = Callable[[], OutputFolder]
 
 
 def places(url: str) -> Places:
-    return lambda: OutputFolder(url, stores=Stores(patience=ONCE))
+    return lambda: open_folder(url, stores=Stores(patience=ONCE))
 
 
 @pytest.fixture

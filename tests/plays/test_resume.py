@@ -1,5 +1,6 @@
 """The same command goes on where a run ended: no row is lost or stored twice, and nothing is fetched again."""
 
+import json
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -108,6 +109,38 @@ def test_a_kill_between_the_files_of_a_shard_leaves_it_unfinished(hangs: str, pu
     outcome = play.run()
     assert {"2.jpg", "3.jpg"} <= set(outcome.requests)
     is_whole(outcome)
+
+
+# --- fetching is stuck ---
+
+STUCK = {"timeout": 0, "stall_timeout": 0, "watchdog_timeout": 2}
+POOL = {"distributor": "multiprocessing", "processes_count": 1}
+
+
+def test_a_row_over_which_two_processes_get_stuck_fails_with_its_copy_and_all_others_are_stored() -> None:
+    urls = "{web}0.jpg\n{web}1.jpg\n{web}2.jpg\n{web}1.jpg\n{web}3.jpg\n"
+    play = Play(OK | {"1.jpg": ["hold", "hold", "ok"]}, lists={"urls.txt": urls}, **STUCK, **POOL)
+    outcome = play.run(number_sample_per_shard=4)
+    assert outcome.exit_code == 0
+    assert [row["error_code"] or row["status"] for row in outcome.metadata] == [
+        "success",
+        "watchdog",
+        "success",
+        "watchdog",
+        "success",
+    ]
+    assert outcome.requests["1.jpg"] == 2
+    assert outcome.requests["3.jpg"] == 1  # its shard was complete when the process ended
+    assert play.run("retry").codes["success"] == 5
+
+
+def test_a_row_of_several_urls_one_of_which_is_stuck_fails_as_a_whole() -> None:
+    play = Play({"i.jpg": "ok", "m.png": ["hold", "hold", "ok"], "n.png": "ok"}, **STUCK, **POOL)
+    rows = [{"i": play.web.url("i.jpg"), "m": play.web.url(mask)} for mask in ("m.png", "n.png")]
+    (play.folder / "l.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    outcome = play.run("download", "l.jsonl", url_col="image:i,mask:m")
+    assert [row["error_code"] or row["status"] for row in outcome.metadata] == ["watchdog", "success"]
+    assert set(outcome.samples[0].files) - {"json"} == {"image.jpg", "mask.png"}
 
 
 # --- signals ---

@@ -216,7 +216,7 @@ def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: in
             release(of_row)
             continue
         try:
-            shard.take(of_row)
+            shard.add(of_row)
         except OSError:
             failed += 1
             shard.discard()
@@ -233,8 +233,8 @@ def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: in
 def test_much_that_was_waiting_is_written_in_several_turns(tmp_path: Path) -> None:
     buffer = Buffer(1 << 20, 1)
     shard, samples = shard_of(["a"] * 200 + ["b"], tmp_path, buffer, room=1000, size=1_000_000)
-    assert shard.take([samples[0]]) is False
-    assert shard.take([samples[1]]) is True  # it waits
+    assert shard.add([samples[0]]) is False
+    assert shard.add([samples[1]]) is True  # it waits
     turns = 0
     while not shard.write_pending():
         turns += 1

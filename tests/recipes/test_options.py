@@ -563,7 +563,7 @@ def test_rows_whose_fetcher_falls_silent_fail(built: Builds, server: Server, mon
         ShardWorker, "of", classmethod(lambda cls, *given: of(cls, *given, new_fetcher=StuckFetchers(mutes_at="wide")))
     )
     urls = [server.url("picture.jpg"), server.url("wide.png")]
-    assert "watchdog" in built.codes(*urls, watchdog_timeout=1)
+    assert "watchdog" in built.codes(*urls, watchdog_timeout=1, distributor="multiprocessing")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from any2ds.core.reports import ShardError
 from any2ds.core.rows import ShardJob
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Outlook
-from any2ds.storage.lock.run_lock import RunLock
+from any2ds.storage.lock.lease import RunLock
 
 _SIZE = 5_000  # bytes of the rows of a job
 

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from any2ds.core.reports import Event, Progress, RunReport, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
 from any2ds.distributors import _process
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Monitor
 from any2ds.testing.server import Server, serve
@@ -211,7 +211,7 @@ def _attempts(watched: Watched) -> list[int]:
     return [count or 0 for count in table["attempts"].to_pylist()]
 
 
-def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
+def test_rows_of_a_fetcher_that_was_stuck_are_counted_once(watched: Watched) -> None:
     def run() -> Iterator[Event]:
         config = Config.from_options(
             {"url_list": "-", "output_folder": str(watched.folder / "out"), "dedupe": "none", "retries": 0}
@@ -222,7 +222,8 @@ def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
-        return worker(iter([ShardJob(0, sink.getvalue().to_pybytes(), rows.num_rows)]))
+        jobs = iter([ShardJob(0, sink.getvalue().to_pybytes(), rows.num_rows)])
+        return MultiprocessingDistributor(config.run).map(worker, jobs)
 
     watched.seen += run()
     report = next(event for event in watched.seen if isinstance(event, ShardReport))
@@ -287,22 +288,6 @@ def test_the_footprint_of_a_process_has_that_of_its_children() -> None:
     child.kill()
     child.communicate()
     assert child.pid not in child_process.running()
-
-
-def test_a_span_is_told_once_whether_it_has_ended_or_not() -> None:
-    span = worker_metrics.Span()
-    assert span.take() == 0
-    began = time.monotonic()
-    span.begin()
-    while not (first := span.take()):
-        pass
-    span.begin()
-    span.end()
-    second = span.take()
-    span.end()
-    assert first > 0
-    assert first + second <= time.monotonic() - began
-    assert span.take() == 0
 
 
 def test_waits_add_up_whatever_was_measured() -> None:

@@ -17,8 +17,8 @@ from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
 from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
 from any2ds.run.reporting import Reporters, ThreadedReporter
-from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.run_lock import RunLock
+from any2ds.storage.lock.lease import RunLock
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[2] / "examples" / "data" / "images"
@@ -135,7 +135,7 @@ def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     first: Any = Told()
     second: Any = Told("start", interrupt)
     nobody: Any = Nobody()
-    info = RunInfo("download", OutputFolder.at("out", StorageOptions()), {}, StorageOptions(), "x")
+    info = RunInfo("download", open_folder("out", StorageOptions()), {}, StorageOptions(), "x")
     reporters = Reporters(WatchOptions(), info, quiet=True, more=[first, second])
     with pytest.raises(KeyboardInterrupt):
         run(nobody, nobody, reporters, Ledger(nobody, RunLock(), 0), 10.0)

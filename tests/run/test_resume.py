@@ -24,7 +24,7 @@ from any2ds.core.rows import ShardJob
 from any2ds.readers.sources import Source
 from any2ds.run.plan import ShardPlan
 from any2ds.run.segments import prepare
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 
 Go = Callable[..., RunReport]
 
@@ -92,7 +92,7 @@ def planned(out: Path, url_list: Any, **options: Any) -> list[ShardJob]:
     """The jobs that a run would be given."""
     config = Config.from_options({"url_list": url_list, "output_folder": out, **OPTIONS, **options})
     with Source(config.input) as source:
-        output = OutputFolder(config.output.output_folder)
+        output = open_folder(config.output.output_folder)
         return list(ShardPlan(config, source, output, prepare(config, source, output)).jobs())
 
 

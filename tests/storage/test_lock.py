@@ -27,8 +27,10 @@ from any2ds.readers.plan import cuts
 from any2ds.run.ranks import Rank, joined
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock
-from any2ds.storage.lock.lock_file import Holder, LockFile
-from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, locked
+from any2ds.storage.lock.lease import Intervals, RunLock
+from any2ds.storage.lock.lock_file import Holder
+from any2ds.storage.lock.run_lock import Guard, locked
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
@@ -60,13 +62,12 @@ def beating(out: OutputFolder, name: str = LOCK) -> Iterator[None]:
     """A run elsewhere that shows signs of life, in a file that is never seen empty."""
     stop = threading.Event()
     put(out, ELSEWHERE.to_bytes(), name)
-    file = LockFile(out, name)
 
     def beat() -> None:
         count = 0
         while not stop.wait(0.1):
             count += 1
-            file.write(replace(ELSEWHERE, beat=count), file.version())
+            out.replace(name, replace(ELSEWHERE, beat=count).to_bytes(), out.version(name))
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -87,14 +88,14 @@ def bucket(new_bucket: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def folder(tmp_path: Path) -> OutputFolder:
     (tmp_path / "out").mkdir()
-    return OutputFolder(str(tmp_path / "out"))
+    return open_folder(str(tmp_path / "out"))
 
 
 @pytest.fixture(params=["folder", "store", "no locks"])
 def out(request: pytest.FixtureRequest, folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> OutputFolder:
     """On a disk, in a bucket, and on a network disk that is mounted without locks."""
     if request.param == "store":
-        return OutputFolder(request.getfixturevalue("bucket").url)
+        return open_folder(request.getfixturevalue("bucket").url)
 
     def flock(fd: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -127,7 +128,7 @@ def test_a_folder_is_had_once_and_nothing_of_it_stays(out: OutputFolder) -> None
 
 
 def test_a_folder_that_was_made_for_nothing_is_removed_again(tmp_path: Path) -> None:
-    output = OutputFolder(str(tmp_path / "a" / "b" / "c"))
+    output = open_folder(str(tmp_path / "a" / "b" / "c"))
     (tmp_path / "a").mkdir()
     with pytest.raises(OutputError, match="refused"), alone(output):
         raise OutputError("refused")
@@ -162,8 +163,9 @@ import sys
 import fsspec, pyarrow.fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 from any2ds.core.errors import OutputInUse
-from any2ds.storage.lock.run_lock import Intervals, locked
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.lease import Intervals
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 
 class Remote(ArrowFSWrapper):
     protocol = "plain"
@@ -171,7 +173,7 @@ class Remote(ArrowFSWrapper):
         super().__init__(pyarrow.fs.LocalFileSystem(), **options)
 
 fsspec.register_implementation("plain", Remote, clobber=True)
-output = OutputFolder(sys.argv[1])
+output = open_folder(sys.argv[1])
 intervals = Intervals(beat=0.1, stale=20.0, look=0.05, settle=0.5)
 print("ready", flush=True)
 for line in sys.stdin:
@@ -241,7 +243,7 @@ def test_a_run_of_another_machine_that_shows_signs_of_life_is_left_alone(out: Ou
 
 
 def test_a_run_lives_while_its_store_is_slow_to_read(bucket: Bucket, on_another_machine: Callable[[], None]) -> None:
-    output, other = OutputFolder(bucket.url), OutputFolder(bucket.url)
+    output, other = open_folder(bucket.url), open_folder(bucket.url)
     with alone(output) as lock, bucket.slow("GET", 0.5):
         on_another_machine()
         with pytest.raises(OutputInUse, match=f"process {os.getpid()}"), alone(other):
@@ -262,9 +264,9 @@ def test_a_lock_that_was_never_written_is_taken_and_a_foreign_file_of_its_name_i
 
 KILLED = """
 import os, sys
-from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
-with locked(OutputFolder(sys.argv[1]), "download"):
+from any2ds.storage.opening import open_folder
+with locked(open_folder(sys.argv[1]), "download"):
     os._exit(9)
 """
 
@@ -274,7 +276,7 @@ def test_a_dead_run_of_this_machine_is_succeeded_at_once(place: str, request: py
     found = request.getfixturevalue("folder" if place == "folder" else "bucket")
     url = found.path if place == "folder" else found.url
     subprocess.run([sys.executable, "-c", KILLED, url], check=False)
-    output = OutputFolder(url)
+    output = open_folder(url)
     assert LOCK in names_in(output)
     with alone(output, replace(QUICK, stale=10_000, settle=10_000)):
         pass
@@ -298,11 +300,11 @@ def test_a_request_that_is_under_way_when_a_signal_comes_leaves_no_lock(bucket: 
     former = signal.signal(signal.SIGINT, interrupt)
     bucket.answers(held_up)
     try:
-        with pytest.raises(KeyboardInterrupt), alone(OutputFolder(bucket.url)):
+        with pytest.raises(KeyboardInterrupt), alone(open_folder(bucket.url)):
             raise AssertionError
     finally:
         signal.signal(signal.SIGINT, former)
-    assert names_in(OutputFolder(bucket.url)) == set()
+    assert names_in(open_folder(bucket.url)) == set()
 
 
 # --- a run that lost the folder ---
@@ -380,14 +382,13 @@ def test_a_process_that_does_not_end_is_named_and_its_files_are_left(folder: Out
 
 
 def test_what_dead_runs_have_left_goes_and_the_data_stay(out: OutputFolder) -> None:
-    for name in ("00000.tar", ".any2ds/run", ".any2ds/lock.txt", ".any2ds/probe-zzzzzzzz"):
+    for name in ("00000.tar", ".any2ds/run", ".any2ds/lock.txt"):
         put(out, b"mine", name)
-    put(out, b"any2ds", ".any2ds/probe-0123abcd")
     out.fs.makedirs(f"{out.path}/.any2ds/work/a", exist_ok=True)
     put(out, b"", ".any2ds/work/a/open")
     with alone(out):
         pass
-    assert names_in(out) == {"00000.tar", ".any2ds/run", ".any2ds/lock.txt", ".any2ds/probe-zzzzzzzz"}
+    assert names_in(out) == {"00000.tar", ".any2ds/run", ".any2ds/lock.txt"}
 
 
 # --- ranks ---
@@ -465,12 +466,13 @@ def test_nothing_stays_in_the_temporary_folder_and_what_killed_runs_left_goes(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     script = (
-        "import os, sys; from pathlib import Path; from any2ds.storage.disk.staging import staging\n"
-        "with staging(Path(sys.argv[1])) as folder: os._exit(9)"
+        "import os, sys; from any2ds.storage.opening import open_folder\n"
+        "with open_folder(sys.argv[1]).staging(): os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script, bucket.url], check=False, env=environment)
     (left,) = tmp_path.iterdir()
     assert left.stat().st_mode & 0o777 == 0o700
-    with alone(OutputFolder(bucket.url)):
+    with alone(open_folder(bucket.url)):
         assert not left.exists()
     assert list(tmp_path.iterdir()) == []

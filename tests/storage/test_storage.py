@@ -14,10 +14,12 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from any2ds import download
+from any2ds.config.options import StorageOptions
 from any2ds.core.errors import OptionError, OutputError
 from any2ds.storage import local
 from any2ds.storage.disk import durable
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import PATIENT, Patience, is_permanent, persist
 from any2ds.testing.server import serve
 from tests.support.smalldisk import small_disk
@@ -49,16 +51,16 @@ fsspec.register_implementation("server", FileServer)
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFolder]:
     with contextlib.ExitStack() as stack:
         if request.param == "local":
-            found = OutputFolder(str(tmp_path / "out"))
+            found = open_folder(str(tmp_path / "out"))
         elif request.param == "two disks":
             disk = stack.enter_context(small_disk(tmp_path / "disk", 5_000_000))
-            found = OutputFolder(str(tmp_path / "out"), str(disk.folder))
+            found = open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(disk.folder)))
         elif request.param == "memory":
-            found = OutputFolder(f"memory://{uuid.uuid4().hex}")
+            found = open_folder(f"memory://{uuid.uuid4().hex}")
         elif request.param == "server":
-            found = OutputFolder(f"server://{tmp_path}/out")
+            found = open_folder(f"server://{tmp_path}/out")
         else:
-            found = OutputFolder(f"s3://{request.getfixturevalue('bucket')}/data")
+            found = open_folder(f"s3://{request.getfixturevalue('bucket')}/data")
         found.create()
         yield found
 
@@ -81,23 +83,23 @@ def folder(output: OutputFolder, name: str) -> dict[str, bytes | None]:
 
 def test_files_and_folders_get_their_names_and_replace_what_is_there(output: OutputFolder) -> None:
     first, second = staged(output, b"tar"), staged(output, {"a": b"1", "b": b"2"})
-    output.publish_all({"00000.tar": first, "00001": second})
+    output.publish({"00000.tar": first, "00001": second})
     assert output.read("00000.tar") == b"tar"
     assert folder(output, "00001") == {"a": b"1", "b": b"2"}
     assert not first.exists()
     assert not second.exists()
-    output.publish(staged(output, b"other"), "00000.tar")
-    output.publish(staged(output, {"b": b"3", "c": b"4"}), "00001")
+    output.publish({"00000.tar": staged(output, b"other")})
+    output.publish({"00001": staged(output, {"b": b"3", "c": b"4"})})
     assert output.read("00000.tar") == b"other"
     assert folder(output, "00001") == {"b": b"3", "c": b"4"}
     assert set(output.names()) - {".any2ds"} == {"00000.tar", "00001"}
 
 
 def test_names_may_be_in_subfolders_and_be_removed(output: OutputFolder) -> None:
-    output.publish(staged(output, b"new"), ".any2ds/inner/00012/00012.tar")
-    output.publish(staged(output, {"a": b"1", "b": b"2"}), ".any2ds/inner/00013/00013")
+    output.publish({".any2ds/inner/00012/00012.tar": staged(output, b"new")})
+    output.publish({".any2ds/inner/00013/00013": staged(output, {"a": b"1", "b": b"2"})})
     output.write(".any2ds/inner/00012/00012_stats.json", b"{}")
-    output.publish(staged(output, b"tar"), "00012.tar")
+    output.publish({"00012.tar": staged(output, b"tar")})
     assert sorted(output.names(".any2ds/inner/00012")) == ["00012.tar", "00012_stats.json"]
     assert output.read(".any2ds/inner/00012/00012.tar") == b"new"
     assert folder(output, ".any2ds/inner/00013/00013") == {"a": b"1", "b": b"2"}
@@ -198,7 +200,7 @@ def test_what_fails_for_good_is_soon_given_up_and_the_end_of_a_run_ends_all_wait
     for error, times in ((TimeoutError(), 6), (PermissionError(), 3), (NotImplementedError(), 3)):
         calls.clear()
         with pytest.raises(type(error)):
-            persist("x", lambda error=error: fail(error), threading.Event(), quick)
+            persist("x", lambda error=error: fail(error), patience=quick)
         assert len(calls) == times
     stop = threading.Event()
     stop.set()
@@ -213,7 +215,7 @@ def test_a_staging_folder_is_one_of_this_machine_that_can_be_written(tmp_path: P
             download(["http://localhost/a"], output_folder=tmp_path / "out", staging_dir=store)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="staging folder"):
-        OutputFolder(str(tmp_path / "out"), str(tmp_path / "file")).create()
+        open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(tmp_path / "file"))).create()
 
 
 def test_a_staging_folder_where_none_can_be_made_is_refused(tmp_path: Path) -> None:
@@ -222,4 +224,4 @@ def test_a_staging_folder_where_none_can_be_made_is_refused(tmp_path: Path) -> N
     place = proc.parent if proc.exists() else tmp_path / "file"
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="staging folder"):
-        OutputFolder(str(tmp_path / "out"), str(place / "any2ds")).create()
+        open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(place / "any2ds"))).create()

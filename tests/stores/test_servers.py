@@ -11,9 +11,10 @@ import pytest
 
 from any2ds import download
 from any2ds.core.layout import LOCK_FILE
-from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import Holder, LockFile
-from any2ds.storage.lock.run_lock import Intervals, locked
+from any2ds.storage.lock.lease import Intervals
+from any2ds.storage.lock.lock_file import Holder
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.opening import open_folder
 from tests.support.gcs import GcsPlace, serve_gcs
 from tests.support.programs import program
 from tests.support.servers import running
@@ -39,7 +40,7 @@ def gcs(bucket: GcsPlace, monkeypatch: pytest.MonkeyPatch) -> GcsPlace:
 @pytest.mark.slow
 def test_a_second_run_elsewhere_is_refused_while_the_first_one_lives(gcs: GcsPlace, tmp_path: Path) -> None:
     """Another temporary folder, so that the kernel does not tell, as on another machine."""
-    with locked(OutputFolder(f"{gcs.url}/locked"), "download", intervals=QUICK) as lock:
+    with locked(open_folder(f"{gcs.url}/locked"), "download", intervals=QUICK) as lock:
         command = [sys.executable, "-m", "any2ds", "--url_list=-", f"--output_folder={gcs.url}/locked"]
         environment = {**os.environ, **gcs.environment, "TMPDIR": str(tmp_path)}
         second = subprocess.run(
@@ -51,13 +52,13 @@ def test_a_second_run_elsewhere_is_refused_while_the_first_one_lives(gcs: GcsPla
 
 
 def test_the_lock_of_a_run_that_is_dead_is_taken_over(gcs: GcsPlace) -> None:
-    output = OutputFolder(f"{gcs.url}/stale")
+    output = open_folder(f"{gcs.url}/stale")
     output.create()
-    dead, file = Holder("1" * 32, "download", "elsewhere", 12, 0.0), LockFile(output, LOCK_FILE)
-    file.write(dead, "")
-    with locked(OutputFolder(f"{gcs.url}/stale"), "download", intervals=QUICK):
-        assert file.read() != dead
-    assert file.read() is None
+    dead = Holder("1" * 32, "download", "elsewhere", 12, 0.0)
+    output.replace(LOCK_FILE, dead.to_bytes(), "")
+    with locked(open_folder(f"{gcs.url}/stale"), "download", intervals=QUICK):
+        assert Holder.of(output, LOCK_FILE) not in (None, dead)
+    assert Holder.of(output, LOCK_FILE) is None
 
 
 def test_names_of_files_and_lists_may_be_odd(gcs: GcsPlace, tmp_path: Path) -> None:
@@ -77,9 +78,9 @@ def test_names_of_files_and_lists_may_be_odd(gcs: GcsPlace, tmp_path: Path) -> N
 def test_a_file_that_ends_in_a_carriage_return_is_whole_in_gcs_or_the_upload_fails(
     gcs: GcsPlace, tmp_path: Path
 ) -> None:
-    output = OutputFolder(f"{gcs.url}/returns")
+    output = open_folder(f"{gcs.url}/returns")
     (tmp_path / "staged").write_bytes(b"ends in\r")
-    output.publish(tmp_path / "staged", "file")
+    output.publish({"file": tmp_path / "staged"})
     assert output.read("file") == b"ends in\r"
 
 

@@ -14,7 +14,7 @@ from any2ds import download, inspect, retry, verify
 from any2ds.config.options import StorageOptions
 from any2ds.config.parsers import storage_options
 from any2ds.core.errors import OptionError
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
 from tests.support.programs import program
@@ -176,6 +176,6 @@ def _command_lines() -> list[bytes]:
 def test_in_another_process_an_output_folder_has_them_too(s3: tuple[Door, str], bucket: Bucket) -> None:
     import pickle
 
-    folder = OutputFolder(f"{bucket.url}/out", stores=Stores(options(s3)))
+    folder = open_folder(f"{bucket.url}/out", stores=Stores(options(s3)))
     folder.write("a", b"1")
     assert pickle.loads(pickle.dumps(folder)).read("a") == b"1"

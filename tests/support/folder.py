@@ -15,7 +15,7 @@ def names_in(folder: Path | OutputFolder) -> set[str]:
     The folder for the state is named only if it is empty.
     """
     if isinstance(folder, OutputFolder):
-        found, state = set(folder.names()), set(folder.names_like(f"{STATE_FOLDER}/"))
+        found, state = set(folder.names()), set(folder.state_files())
     else:
         path = folder / STATE_FOLDER
         found = set(os.listdir(folder)) if folder.is_dir() else set()

@@ -28,9 +28,10 @@ import pytest
 from any2ds import download, retry, verify
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard
-from any2ds.core.layout import LOCK_FILE, PROBES, RUN_FILE, TEMPORARY_FOLDER
+from any2ds.core.layout import LOCK_FILE, RUN_FILE, TEMPORARY_FOLDER
 from any2ds.core.processes.signals import Terminated, raise_for
-from any2ds.storage.lock.run_lock import Intervals, locked
+from any2ds.storage.lock.lease import Intervals
+from any2ds.storage.lock.run_lock import locked
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import Server, serve
 from tests.support.servers import tied
@@ -213,7 +214,7 @@ class Observer:
 
     def _look(self) -> None:
         for name, size in listed(self._fs, self._root):
-            if name.startswith((TEMPORARY_FOLDER, PROBES, LOCK_FILE)) or (name, size) in self._known:
+            if name.startswith((TEMPORARY_FOLDER, LOCK_FILE)) or (name, size) in self._known:
                 continue
             try:
                 content = bytes(self._fs.cat_file(f"{self._root}/{name}"))

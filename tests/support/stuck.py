@@ -29,7 +29,6 @@ class StuckFetchers:
     hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
     kills_at: str | None = None  # when one of them is pulled, the process is killed, as for want of memory
     takes_nothing: bool = False  # no row is ever pulled
-    close_hangs: bool = False
 
     def __call__(self, options: FetchOptions, buffer: Buffer) -> _StuckFetcher:
         return _StuckFetcher(self, options, buffer)
@@ -39,7 +38,7 @@ class _StuckFetcher:
     def __init__(self, reported: StuckFetchers, options: FetchOptions, buffer: Buffer) -> None:
         self._reported = reported
         self._fetcher = UrlFetcher(options, buffer)
-        self._muted = self._hanging = False
+        self._muted = self._hanging = self._has_lost = False
 
     @property
     def activity(self) -> int:
@@ -59,17 +58,16 @@ class _StuckFetcher:
             if any(_of(fetched, reported.raises_at) for fetched in batch):
                 raise OSError("the fetcher has had enough")
             kept = [fetched for fetched in batch if not _of(fetched, reported.loses)]
+            self._has_lost |= len(kept) < len(batch)
             yield [] if self._muted else kept
             if any(_of(fetched, reported.ends_at) for fetched in batch):
                 return
-        while self._muted or reported.loses:
+        while self._muted or self._has_lost:
             threading.Event().wait(0.05)
             yield []
 
     def close(self) -> None:
         self._fetcher.close()
-        if self._reported.close_hangs:
-            threading.Event().wait()
 
     def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
         if self._reported.takes_nothing:

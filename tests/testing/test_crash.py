@@ -20,15 +20,17 @@ from tests.support.crash.moments import (
     ENDING,
     FETCHING,
     METADATA,
+    REMOVING,
     STARTING,
     STATS,
     WRITING,
     Look,
     moment,
 )
+from tests.support.crash.plan import Told
 from tests.support.crash.source import Source, make_rows, served, write_list
 from tests.support.crash.step import STEP, made_of
-from tests.support.crash.story import Seen, Told, play
+from tests.support.crash.story import Seen, play
 from tests.support.params import sampled
 
 # webdataset leaves the last shard that it reads open.
@@ -63,15 +65,15 @@ def played(reported: Told, scratch: Path) -> Seen:
     return seen
 
 
-GROWS, RETRIES = 1, 3  # the first seeds whose list does, and whose failed rows are tried again
+@pytest.mark.parametrize(("output_format", "seed"), sampled([("webdataset", 0), ("parquet", 1), ("files", 2)]))
+def test_killed_commands_lose_nothing_and_double_nothing(output_format: str, seed: int, tmp_path: Path) -> None:
+    played(Told(output_format, seed, shards=6, kills=6), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("output_format", "seed"), sampled([("webdataset", GROWS), ("parquet", RETRIES), ("files", GROWS)])
-)
-def test_killed_runs_lose_nothing_and_double_nothing(output_format: str, seed: int, tmp_path: Path) -> None:
-    seen = played(Told(output_format, seed, shards=16, kills=2), tmp_path)
-    assert seen.commands["retry"] == (seed == RETRIES)
+def test_of_two_commands_on_one_folder_one_is_at_work_at_a_time(tmp_path: Path) -> None:
+    seen = play(Told("webdataset", 0, kills=2, in_pairs=True), tmp_path / "story")
+    assert not seen.problems
+    assert seen.pairs.total() == 2
 
 
 @pytest.mark.slow
@@ -81,8 +83,8 @@ def test_a_disk_that_fills_costs_nothing_but_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_runs_into_a_store_that_fails_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    (story,) = crash("--seeds=1", "--on=s3", "--shards=8", "--kills=2", "--formats=webdataset", scratch=tmp_path)
+def test_killed_commands_in_a_store_that_fails_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    (story,) = crash("--seeds=1", "--on=s3", "--shards=6", "--kills=4", "--formats=webdataset", scratch=tmp_path)
     assert story["failed_requests"] > 2
     assert kills([story]) >= 1
 
@@ -113,7 +115,7 @@ def dataset(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> t
         distributor="inline",
         quiet=True,
     )
-    return tmp_path / "out", Expected(rows, ROWS_PER_SHARD, request.param, has_columns=True, has_steps=True)
+    return tmp_path / "out", Expected([rows], ROWS_PER_SHARD, request.param, has_columns=True, has_steps=True)
 
 
 def data_of(folder: Path, expected: Expected) -> Path:
@@ -180,7 +182,7 @@ DAMAGES = [
 
 def test_a_whole_dataset_is_found_whole(dataset: tuple[Path, Expected]) -> None:
     _, expected = dataset
-    made = [made_of(row.body) for row in expected.rows if row.outcome(healed=False) == "success"]
+    made = [made_of(row.body) for row in expected.lists[0] if row.outcome(healed=False) == "success"]
     assert {1, 2} < {len(files) for files in made}  # and more
     assert problems_now(*dataset) == []
     assert problems_at_the_end(*dataset) == []
@@ -215,10 +217,16 @@ def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Ex
 
 def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Expected]) -> None:
     folder, expected = dataset
-    assert any(row.heals for row in expected.rows)
-    healed = replace(expected, healed=(True,))
+    assert any(row.outcome(healed=False) != row.outcome(healed=True) for row in expected.lists[0])
+    healed = replace(expected, healed=True)
     assert problems_now(folder, healed) == []  # as before a retry
-    assert any("the last outcomes are" in problem for problem in problems_at_the_end(folder, healed))
+    assert any("the last outcomes of" in problem for problem in problems_at_the_end(folder, healed))
+
+
+def test_a_shard_that_is_known_to_be_damaged_is_left_alone(dataset: tuple[Path, Expected]) -> None:
+    folder, expected = dataset
+    cut_short(folder, expected)
+    assert problems_now(folder, replace(expected, broken=frozenset({1}))) == []
 
 
 def test_moments_are_told_from_names() -> None:
@@ -229,8 +237,9 @@ def test_moments_are_told_from_names() -> None:
         WRITING: Look({**before.files, ".any2ds/run": 6}, frozenset({"00001.tar"})),
         DATA: Look({**before.files, "00001.tar": 7}, frozenset({"00002.tar"})),
         METADATA: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}),
-        STATS: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}, frozenset({"00001_stats.json"})),
+        STATS: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}, frozenset({"~0123"})),
         ENDING: Look({**before.files, "00001.tar": 7, "00001.parquet": 8, "00001_stats.json": 9}),
+        REMOVING: Look({".any2ds/run": 1, "00000.tar": 2, "00000.parquet": 3, "00001.tar": 5}),
     }
     assert {name: moment(before, look, 2) for name, look in said.items()} == {name: name for name in said}
 

@@ -1,6 +1,5 @@
 """Whatever gets stuck, the run ends, each row has one outcome, and what is not stuck is complete."""
 
-import itertools
 import json
 import os
 import signal
@@ -19,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
 from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, RunReport, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
@@ -65,8 +65,8 @@ def jobs_for(urls: list[str], rows_per_shard: int = 5) -> Iterator[ShardJob]:
 
 
 def work(out: Path, urls: list[str], stuck: StuckFetchers, **options: Any) -> list[Event]:
-    config = config_of(out, **options)
-    return list(ShardWorker(config.output, config.fetch, stuck)(jobs_for(urls)))
+    """Make shards of five rows in one process after the other."""
+    return list(run_in_processes(config_of(out, **options), jobs_for(urls), stuck))
 
 
 def codes(out: Path) -> list[list[str | None]]:
@@ -75,7 +75,7 @@ def codes(out: Path) -> list[list[str | None]]:
     for path in sorted(out.glob("*.parquet")):
         table = pq.read_table(path)
         keys = table["key"].to_pylist()
-        assert keys == [f"{path.stem}{n}" for n in range(len(keys))]
+        assert keys == [f"{path.stem}{n:0{len(str(len(keys) - 1))}}" for n in range(len(keys))]
         stats = json.loads((out / f"{path.stem}_stats.json").read_text())
         rows = table["error_code"].to_pylist()
         assert stats["status_dict"] == dict(Counter(code or "success" for code in rows))
@@ -85,6 +85,15 @@ def codes(out: Path) -> list[list[str | None]]:
 
 def reported(events: list[Event]) -> list[int]:
     return sorted(event.shard_id for event in events if isinstance(event, ShardReport))
+
+
+def told(events: list[Event]) -> dict[str, int]:
+    """The outcomes of rows in all Progress together; what is taken back is subtracted."""
+    outcomes = Counter[str]()
+    for event in events:
+        if isinstance(event, Progress):
+            outcomes.update(event.outcomes)
+    return dict(+outcomes)
 
 
 # --- the bound ---
@@ -138,39 +147,37 @@ def test_the_code_is_one_that_is_worth_another_run() -> None:
     assert failure_code("watchdog").transient
 
 
+def test_rows_that_were_under_way_in_two_hangs_are_given_up_and_all_rows_after_the_third() -> None:
+    job = ShardJob(0, b"", count=4).after_hang([1, 2])
+    assert job.given_up() == {}
+    job = job.after_hang([2, 3])
+    assert job.given_up() == {2: "2 processes that were to fetch it got stuck"}
+    assert job.attempt == 2
+    assert set(job.after_hang([]).given_up()) == {0, 1, 2, 3}
+    assert set(job.after_hang().given_up()) == {0, 1, 2, 3}
+
+
 # --- the fetcher ---
 
 
-def test_rows_that_a_fetcher_loses_are_recorded_and_the_others_are_stored(tmp_path: Path, server: Server) -> None:
+def test_rows_that_a_fetcher_loses_twice_are_recorded_and_the_others_are_stored(tmp_path: Path, server: Server) -> None:
     urls = [server.url("bad" if n in (3, 11) else "ok") for n in range(20)]
     events = work(tmp_path / "out", urls, StuckFetchers(loses="bad"))
     assert reported(events) == [0, 1, 2, 3]
     lost = [[None, None, None, "watchdog", None], [None] * 5, [None, "watchdog", None, None, None], [None] * 5]
     assert codes(tmp_path / "out") == lost
-    outcomes = sum((Counter(event.outcomes) for event in events if isinstance(event, Progress)), Counter())
-    assert outcomes == {"success": 18, "watchdog": 2}
+    assert told(events) == {"success": 18, "watchdog": 2}
     message = pq.read_table(tmp_path / "out" / "00000.parquet")["error_message"][3].as_py()
-    assert message.startswith("nothing has moved for")
+    assert message == "2 processes that were to fetch it got stuck"
 
 
-def test_a_fetcher_that_falls_silent_costs_the_rows_it_took_and_another_goes_on(tmp_path: Path, server: Server) -> None:
+def test_a_fetcher_that_falls_silent_costs_the_rows_it_had_taken_alone(tmp_path: Path, server: Server) -> None:
     urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
     events = work(tmp_path / "out", urls, StuckFetchers(mutes_at="bad"))
     assert reported(events) == [0, 1, 2, 3]
-    found = list(itertools.chain(*codes(tmp_path / "out")))
-    assert found[7] == "watchdog"
-    assert set(found[:7]) <= {None, "watchdog"}
-    assert found[8:] == [None] * 12  # of the same shard, too
-
-
-def test_a_fetcher_that_cannot_be_closed_is_left_behind(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("any2ds.worker.worker._CLOSE_TIMEOUT", 0.1)
-    urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
-    events = work(tmp_path / "out", urls, StuckFetchers(mutes_at="bad", close_hangs=True))
-    assert reported(events) == [0, 1, 2, 3]
-    assert [code for shard in codes(tmp_path / "out") for code in shard][8:] == [None] * 12
+    first, second, *others = codes(tmp_path / "out")
+    assert [first, *others] == [[None] * 5] * 3
+    assert second[2:] == ["watchdog", None, None]
 
 
 def test_what_waited_in_memory_and_on_disk_for_a_lost_row_is_stored(
@@ -201,52 +208,76 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
 
 
 @pytest.mark.slow
-def test_rows_are_neither_lost_nor_fetched_twice_between_fetchers(tmp_path: Path, server: Server) -> None:
-    urls = [server.url("bad" if n % 40 == 39 else "ok") + f"?{n}" for n in range(2000)]
-    options: dict[str, Any] = {"number_sample_per_shard": 1000, "thread_count": 4, "watchdog_timeout": 0}
-    work(tmp_path / "out", urls, StuckFetchers(ends_at="bad"), **options)
-    found = [code for path in sorted((tmp_path / "out").glob("*.parquet")) for code in codes_in(path)]
-    assert len(found) == 2000
-    assert set(found) == {None, "watchdog"}
-    targets = Counter(request.target for request in server.requests)
-    assert max(targets.values()) == 1
-    assert found.count(None) > 1000
+def test_rows_are_neither_lost_nor_stored_twice_when_processes_get_stuck(tmp_path: Path, server: Server) -> None:
+    urls = [server.url("bad" if n % 40 == 39 and n < 400 else "ok") + f"?{n}" for n in range(2000)]
+    config = config_of(tmp_path / "out", number_sample_per_shard=100, thread_count=4, watchdog_timeout=0)
+    events = list(run_in_processes(config, jobs_for(urls, 100), StuckFetchers(ends_at="bad"), processes=2))
+    assert reported(events) == list(range(20))
+    found = codes(tmp_path / "out")
+    assert [len(shard) for shard in found] == [100] * 20
+    assert found[4:] == [[None] * 100] * 16  # a shard without such a row is complete, also where it was open with one
+    rows = Counter(code or "success" for shard in found for code in shard)
+    assert set(rows) == {"success", "watchdog"}
+    assert told(events) == dict(rows)
 
 
-def codes_in(path: Path) -> list[str | None]:
-    return pq.read_table(path)["error_code"].to_pylist()
+def test_without_another_process_the_run_ends_in_words_and_the_same_command_goes_on(
+    tmp_path: Path, media: Path
+) -> None:
+    def run() -> RunReport:
+        options: dict[str, Any] = {"timeout": 0, "stall_timeout": 0, "watchdog_timeout": SHORT, "dedupe": "none"}
+        return download(urls, tmp_path / "out", number_sample_per_shard=5, distributor="inline", quiet=True, **options)
+
+    with serve(media, {"bad": ["hold", "ok"]}) as server:
+        urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
+        with pytest.raises(RunError, match=r"nothing has moved for \d s.* Run the same command again"):
+            run()
+        assert [path.name for path in sorted((tmp_path / "out").glob("*_stats.json"))] == [
+            f"{n:05}_stats.json" for n in (0, 2, 3)
+        ]
+        assert server.counts["ok"] == 19
+        assert run().status_dict == {"success": 5}
+        assert server.counts == {"ok": 19 + 4, "bad": 2}
 
 
-def test_a_fetcher_that_takes_no_rows_ends_the_run(tmp_path: Path, server: Server) -> None:
-    with pytest.raises(RuntimeError, match="takes no rows"):
-        work(tmp_path / "out", [server.url("ok")], StuckFetchers(takes_nothing=True))
+@pytest.mark.parametrize(("holds", "outcome"), [(1, "success"), (2, "watchdog")])
+def test_a_shard_with_which_a_process_was_stuck_is_made_by_another(
+    tmp_path: Path, media: Path, holds: int, outcome: str
+) -> None:
+    with serve(media, {"bad": [*["hold"] * holds, "ok"]}) as server:
+        urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
+        config = config_of(tmp_path / "out", timeout=0, stall_timeout=0)
+        events = list(run_in_processes(config, jobs_for(urls), None))
+        assert server.counts == {"ok": 19 + 4 * holds, "bad": 2}
+    assert reported(events) == [0, 1, 2, 3]
+    assert not [event for event in events if isinstance(event, ShardError)]
+    assert told(events) == dict(Counter(["success"] * 19 + [outcome]))
 
 
-def test_a_fetcher_that_raises_costs_the_open_shards_and_each_is_told(tmp_path: Path, server: Server) -> None:
+def test_a_fetcher_that_raises_costs_the_open_shards_alone(tmp_path: Path, server: Server) -> None:
     config = config_of(tmp_path / "out", thread_count=1)
     urls = [server.url("ok")] * 7 + [server.url("bad")] + [server.url("ok")] * 2
     events: list[Event] = []
     with pytest.raises(OSError, match="had enough"):
         events.extend(ShardWorker(config.output, config.fetch, StuckFetchers(raises_at="bad"))(jobs_for(urls)))
     assert reported(events) == [0]
-    errors = [(event.shard_id, event.reason) for event in events if isinstance(event, ShardError)]
-    assert errors == [(1, "the fetcher has had enough")]
+    assert told(events) == {"success": 5}
     assert codes(tmp_path / "out") == [[None] * 5]
     assert not (tmp_path / "out" / ".any2ds/tmp").exists()
 
 
-def test_the_job_that_a_lost_fetcher_was_waiting_for_is_done_by_the_next(tmp_path: Path, server: Server) -> None:
+def test_the_job_that_a_stuck_fetcher_was_waiting_for_is_done_by_the_next(tmp_path: Path, server: Server) -> None:
     first, second = jobs_for([server.url("bad"), *[server.url("ok")] * 9])
     reported_first = threading.Event()
 
     def jobs() -> Iterator[ShardJob]:
         yield first
-        assert reported_first.wait(LONG)  # until then the feeder of the first fetcher waits here
+        assert reported_first.wait(LONG)  # until then the first fetcher waits here
         yield second
 
     config = config_of(tmp_path / "out")
     done = []
-    for event in ShardWorker(config.output, config.fetch, StuckFetchers(loses="bad"))(jobs()):
+    for event in run_in_processes(config, jobs(), StuckFetchers(loses="bad")):
         if isinstance(event, ShardReport):
             done.append(event.shard_id)
             reported_first.set()
@@ -282,9 +313,9 @@ def test_attempts_that_have_to_be_made_again_are_signs_of_life(tmp_path: Path, m
 
 def test_a_hopeless_shard_is_written_without_fetching(tmp_path: Path, server: Server) -> None:
     first, second, third = jobs_for([server.url("ok")] * 15)
-    record_as_failed = ShardJob(second.shard_id, second.rows, second.count, attempt=2, record_as_failed=True)
+    hopeless = ShardJob(second.shard_id, second.rows, second.count).after_hang().after_hang()
     config = config_of(tmp_path / "out")
-    events = list(ShardWorker(config.output, config.fetch)(iter([first, record_as_failed, third])))
+    events = list(ShardWorker(config.output, config.fetch)(iter([first, hopeless, third])))
     assert reported(events) == [0, 1, 2]
     assert codes(tmp_path / "out") == [[None] * 5, ["watchdog"] * 5, [None] * 5]
     assert server.counts["ok"] == 10
@@ -301,9 +332,15 @@ class SlowStore(MemoryFileSystem):
         super().put_file(*args, **kwargs)
 
 
-def test_an_upload_that_takes_long_keeps_telling_that_the_process_is_alive(server: Server) -> None:
+@pytest.mark.parametrize("most_open", [512, 4])
+def test_an_upload_that_takes_long_keeps_telling_that_the_process_is_alive(
+    server: Server, monkeypatch: pytest.MonkeyPatch, most_open: int
+) -> None:
+    monkeypatch.setattr("any2ds.worker.worker.open_files.open_shards", lambda: most_open)
     fsspec.register_implementation("slow", SlowStore, clobber=True)
-    options = {"output_folder": "slow://out", "output_format": "webdataset", "number_sample_per_shard": 1}
+    SlowStore.told.clear()
+    folder = f"slow://out{most_open}"
+    options = {"output_folder": folder, "output_format": "webdataset", "number_sample_per_shard": 1}
     config = Config.from_options({"url_list": "-", **options, "watchdog_timeout": SHORT})
     told = []
     for event in ShardWorker(config.output, config.fetch)(jobs_for([server.url("ok")] * 20, 1)):
@@ -317,7 +354,7 @@ def test_an_upload_that_takes_long_keeps_telling_that_the_process_is_alive(serve
 
 
 def run_in_processes(
-    config: Config, jobs: Iterator[ShardJob], stuck: StuckFetchers, processes: int = 1
+    config: Config, jobs: Iterator[ShardJob], stuck: StuckFetchers | None, processes: int = 1
 ) -> Iterator[Event]:
     options = Config.from_options({"url_list": "-", "processes_count": processes}).run
     return MultiprocessingDistributor(options).map(ShardWorker(config.output, config.fetch, stuck), jobs)
@@ -416,5 +453,5 @@ def test_a_process_that_waits_for_its_disk_is_waited_for() -> None:
 @pytest.mark.slow
 def test_fetchers_that_take_nothing_end_the_run_in_processes_too(tmp_path: Path, server: Server) -> None:
     config = config_of(tmp_path / "out")
-    with pytest.raises(RunError, match="takes no rows"):
+    with pytest.raises(RunError, match=r"end at once, .* nothing has moved for"):
         list(run_in_processes(config, jobs_for([server.url("ok")]), StuckFetchers(takes_nothing=True)))

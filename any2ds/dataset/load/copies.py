@@ -14,7 +14,8 @@ from pathlib import Path
 from any2ds.core.errors import DamagedShard, access_text, error_text, is_full
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
-from any2ds.storage.reading import patiently, version_of
+from any2ds.storage.patience import persist
+from any2ds.storage.reading import version_of
 from any2ds.storage.stores import protocols, server_of
 
 _TRIES = 50  # to make and open a copy that others remove
@@ -34,7 +35,7 @@ def version_of_shard(shard: ShardOfFolder) -> str:
 def _version_now(shard: ShardOfFolder) -> str:
     try:
         folder = shard.folder
-        info = patiently(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
+        info = persist(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
     except Exception as error:  # every file system has exceptions of its own
         raise DamagedShard(_text(shard, error)) from error
     return "" if shard.is_folder or info["type"] == "directory" else version_of(info) or ""

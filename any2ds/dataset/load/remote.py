@@ -15,7 +15,7 @@ from any2ds.dataset.load.copies import ShardCopies, version_of_shard
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined, version_in_store
 from any2ds.storage.addresses import Address, address_of
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.reading import patiently
+from any2ds.storage.patience import persist
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.ranges import Answer, Range
@@ -114,7 +114,7 @@ class StoreReader:
         names = list(dict.fromkeys(file.name for file, _ in wanted))
         try:
             what = f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-            patiently(what, attempt, patience=self._folder.patience)
+            persist(what, attempt, patience=self._folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise RangeTrouble(access_text(error), wanted[at][0]) from error
         return [found[n] for n in range(len(wanted))]
@@ -232,7 +232,7 @@ class RemoteShard:
 
     def _asked(self, attempt: Callable[[], Any]) -> Any:
         try:
-            return patiently(f"looking at {self.name}", attempt, patience=self._shard.folder.patience)
+            return persist(f"looking at {self.name}", attempt, patience=self._shard.folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(access_text(error)) from error
 

@@ -26,6 +26,7 @@ from any2ds.dataset.load.files import mark_of
 from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.reading import version_of
 from any2ds.storage.stores import Stores, protocols
 
@@ -276,7 +277,7 @@ def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mappi
 
 def _tars(url: str, stores: Stores | None) -> ShardSet | None:
     """A folder of tar files without statistics of any tool; None if it is not one."""
-    folder = OutputFolder(url, stores=stores)
+    folder = open_folder(url, stores=stores)
     with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
         listed = {str(info["name"]).rpartition("/")[2]: info for info in folder.listed() if info["type"] == "file"}
         sizes = {name: int(info.get("size") or 0) for name, info in listed.items()}

@@ -27,6 +27,7 @@ from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.summary import LastRun, Summary, summarize
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.storage.report_file import is_others_report, refuse_others_file
 from any2ds.storage.stores import Stores
 
@@ -53,7 +54,7 @@ def report(options: ParsedOptions) -> Summary:
     content, summary = page(sample, wanted.samples, _SECONDS, _SECONDS)
     place = wanted.output
     if place is None:
-        put(OutputFolder(wanted.output_folder, stores=stores), content)
+        put(open_folder(wanted.output_folder, stores=stores), content)
     else:
         _write(content, wanted)
     if wanted.open:

@@ -22,7 +22,7 @@ NOT_REMOVED = "could not be removed"
 KINDS = {
     "stats": "the statistics of a shard are missing or unreadable, or do not agree with its rows",
     "metadata": "the metadata of a shard is missing or unreadable, or contradicts itself",
-    "keys": "keys are not the ones that belong to the shard and the position",
+    "keys": "keys are not of the shard, or stand in it twice",
     "data": "the data file of a shard is missing, or cannot be read to its end",
     "samples": "data and metadata do not agree one to one",
     "hash": "the bytes of a file are not those that were fetched",

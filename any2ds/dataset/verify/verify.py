@@ -6,40 +6,34 @@ shards ─▶ tasks ─▶ check_shard, in processes ─▶ sums and findings �
 
 from __future__ import annotations
 
-import contextlib
 import io
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
-
-import pyarrow as pa
 
 from any2ds.config.options import ParsedOptions, VerifyOptions
 from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, shard_count
-from any2ds.core.failures import SUCCESS
 from any2ds.core.processes.resources import cores
-from any2ds.core.samples import row_key
 from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
-from any2ds.dataset.listing import Entry, ShardFiles
+from any2ds.dataset.listing import Entry
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
 from any2ds.dataset.shard_list import ShardEntries, ShardList
 from any2ds.dataset.shard_list_file import rebuild
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.report import NOT_REMOVED, Finding, Findings, VerifyReport, are_text, shards_text
-from any2ds.dataset.verify.shard import RetriedRows, ShardResult, ShardTask, check_shard
-from any2ds.storage.disk.staging import staged
-from any2ds.storage.lock.run_lock import locked
+from any2ds.dataset.verify.report import NOT_REMOVED, Finding, VerifyReport, are_text, shards_text
+from any2ds.dataset.verify.shard import Checked, ShardTask, check_shard
+from any2ds.storage.lock.run_lock import is_at_work, locked
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import WithSidecars
 
@@ -72,76 +66,36 @@ def verify(options: ParsedOptions) -> VerifyReport:
             dataset = Dataset(wanted.output_folder, stores)
             dataset.folder.guard = guard
         expected = ExpectedShards.of(dataset, dataset.shards)
-        report = _checked(dataset, expected, wanted)
+        report = _report(dataset, expected, wanted)
         if wanted.repair:
             report = _repaired(dataset, expected, report)
         return replace(report, seconds=time.monotonic() - started)
 
 
-def _checked(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> VerifyReport:
+def _report(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> VerifyReport:
     listed, problem = _list_of_shards(dataset)
     picked, seed = _picked(dataset, wanted)
-    sums = _check_shards(dataset, expected, wanted, picked, listed)
-    findings = [finding for _, of_shard in sorted(sums.findings.items()) for finding in of_shard]
-    findings += _findings_of_retries(dataset, sums.retried)
-    findings += _findings_of_lists(dataset, expected)
-    findings += _strays(dataset)
-    findings += _leftovers(dataset)
-    findings += [problem] if problem else _findings_of_shard_list(dataset, listed, sums)
-    notes = list(_notes(dataset, expected))
-    if sums.unchecked_files:
-        changed = f"{sums.unchecked_files:,} files were changed on the way and have no checksum"
-        notes.append(f"{changed}: only their sizes were compared")
+    checked = _check_shards(dataset, expected, wanted, picked, listed)
+    findings = sorted(checked.findings, key=lambda finding: finding.shard_id or 0)
+    findings += [*_findings_of_lists(dataset, expected), *_strays(dataset), *_leftovers(dataset)]
+    findings += [problem] if problem else _findings_of_shard_list(dataset, listed, checked)
     return VerifyReport(
         output_folder=wanted.output_folder,
         shards=len(dataset.finished),
-        shards_read=sums.shards_read,
-        rows=sums.rows,
-        samples=sums.samples,
-        bytes_read=sums.bytes_read,
-        hashes=tuple(sorted(sums.hashes)),
+        shards_read=checked.shards_read,
+        rows=checked.rows,
+        samples=checked.samples,
+        bytes_read=checked.bytes_read,
+        hashes=tuple(sorted(checked.hashes)),
         sample=None if wanted.sample is None else str(wanted.sample),
         seed=seed,
         findings=tuple(findings),
-        notes=tuple(notes),
+        notes=tuple(_notes(dataset, checked)),
         missing=tuple(expected.missing),
     )
 
 
 # --- the shards ---
-
-
-@dataclass(slots=True)
-class _Sums:
-    """The sums over the results of shards, and what is wrong with them."""
-
-    listed: ShardEntries | None  # by the list of shards
-    shards_read: int = 0
-    rows: int = 0
-    samples: int = 0
-    bytes_read: int = 0
-    unchecked_files: int = 0
-    hashes: set[str] = field(default_factory=set)
-    findings: dict[int, tuple[Finding, ...]] = field(default_factory=dict)  # by shard
-    broken: set[int] = field(default_factory=set)
-    unlisted: set[int] = field(default_factory=set)  # shards that the list of shards does not describe
-    retried: dict[int, RetriedRows] = field(default_factory=dict)  # by the shard of the retry
-
-    def add(self, result: ShardResult) -> None:
-        self.shards_read += result.was_read
-        self.rows += result.rows
-        self.samples += result.samples
-        self.bytes_read += result.bytes_read
-        self.unchecked_files += result.unchecked_files
-        self.hashes.update(result.hashes)
-        if result.findings:
-            self.findings[result.shard_id] = result.findings
-        if result.retried is not None:
-            self.retried[result.shard_id] = result.retried
-        if any(finding.is_broken for finding in result.findings):
-            self.broken.add(result.shard_id)
-        elif self.listed is not None and result.entry not in (None, self.listed.get(result.shard_id)):
-            self.unlisted.add(result.shard_id)
 
 
 def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | None, int | None]:
@@ -150,14 +104,8 @@ def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | N
         return None, None
     seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(2**31)
     ids = dataset.finished.ids
-    places = random.Random(seed).sample(range(len(ids)), _sample_size(wanted.sample, len(ids)))
-    return frozenset(ids[place] for place in places), seed
-
-
-def _sample_size(sample: str, shards: int) -> int:
-    """The number that `sample` means: `1%` of the shards, rounded up, or a number."""
-    count = -(-Fraction(sample[:-1]) * shards // 100) if sample.endswith("%") else int(sample)
-    return min(shards, int(count))
+    count = -(-Fraction(wanted.sample[:-1]) * len(ids) // 100) if wanted.sample.endswith("%") else int(wanted.sample)
+    return frozenset(random.Random(seed).sample(list(ids), min(len(ids), int(count)))), seed
 
 
 def _check_shards(
@@ -166,8 +114,7 @@ def _check_shards(
     wanted: VerifyOptions,
     picked: frozenset[int] | None,
     listed: ShardList | None,
-) -> _Sums:
-    sums = _Sums(None if listed is None else listed.entries)
+) -> Checked:
     count = len(dataset.shards)
     size = dataset.entries.size + _FOLDER_BYTES * dataset.entries.folders
     if picked is not None:
@@ -176,79 +123,33 @@ def _check_shards(
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
+    known = ShardEntries() if listed is None or listed.is_open else listed.entries
+    total = Checked()
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
 
-        def add(result: ShardResult) -> None:
-            sums.add(result)
+        def add(result: Checked) -> None:
+            total.add(result)
             progress.on_shard(result.rows, result.bytes_read, bool(result.findings))
 
         def tasks() -> Iterator[ShardTask]:
             """Shards of which something has to be read; the others are done at once, by the list of shards."""
-            known = None if listed is None or listed.is_open else listed.entries
             for files in dataset.shards.in_order:
                 is_read = picked is None or files.shard_id in picked
                 task = ShardTask(files, expected.rows(files.shard_id), is_read)
-                if not is_read and known is not None and (entry := known.get(files.shard_id)) is not None:
-                    result = check_shard(dataset, replace(task, listed=entry))
-                    if not result.findings:
-                        add(result)
-                        continue
-                yield task
+                if is_read or files.shard_id not in known:
+                    yield task
+                else:
+                    add(check_shard(dataset, replace(task, listed=known[files.shard_id])))
 
         results: Any = map_in_processes(partial(check_shard, dataset), tasks(), processes, _lost)
         with closing(results):
             for result in results:
                 add(result)
-    return sums
+    return total
 
 
-def _lost(task: ShardTask, why: str) -> ShardResult:
-    shard_id = task.files.shard_id
-    return ShardResult(shard_id, (Finding("unreadable", f"it cannot be checked: {why}", shard_id),))
-
-
-def _findings_of_retries(dataset: Dataset, retried: dict[int, RetriedRows]) -> Iterator[Finding]:
-    """A row that has a sample was not tried again later: no other shard has a sample of it."""
-    names = dataset.layout
-    if not retried or names is None:
-        return
-    tables = [
-        pa.table(
-            {
-                "origin": pa.array(rows.shards, pa.int64()),
-                "position": pa.array(rows.positions, pa.int64()),
-                "shard": pa.repeat(pa.scalar(shard_id, pa.int64()), len(rows.shards)),
-                "success": pa.array(rows.successes, pa.uint8()),
-            }
-        )
-        for shard_id, rows in sorted(retried.items())
-    ]
-    table = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("origin", "position", "shard")])
-    found = {shard_id: Findings(shard_id) for shard_id in retried}
-    origin, stored = -1, frozenset[str]()  # keys of the rows that have a sample already
-    for batch in table.to_batches(max_chunksize=100_000):
-        for row in batch.to_pylist():
-            if row["origin"] != origin:
-                origin, stored = row["origin"], _stored_keys(dataset, row["origin"])
-            key = names.key(origin, row["position"])
-            if key in stored:
-                found[row["shard"]].about("keys", key, "a row that has a sample in an earlier shard")
-            if row["success"]:
-                stored |= {key}
-    for findings in found.values():
-        yield from findings
-
-
-def _stored_keys(dataset: Dataset, shard_id: int) -> frozenset[str]:
-    """The keys of the rows of a shard that have a sample, by its metadata; none where these cannot be read."""
-    files = dataset.shards.get(shard_id)
-    if files is None or files.metadata is None:
-        return frozenset()
-    with contextlib.suppress(Exception), dataset.metadata_file(files) as file:  # a finding of the shard itself
-        rows = file.read(columns=["key", "status"]).to_pydict()
-        pairs = zip(rows["key"], rows["status"], strict=True)
-        return frozenset(row_key(key or "") for key, status in pairs if status == SUCCESS)
-    return frozenset()
+def _lost(task: ShardTask, why: str) -> Checked:
+    return Checked([Finding("unreadable", f"it cannot be checked: {why}", task.files.shard_id)])
 
 
 # --- the dataset as a whole ---
@@ -285,13 +186,13 @@ def _is_stray(entry: Entry) -> bool:
 
 
 def _leftovers(dataset: Dataset) -> Iterator[Finding]:
-    for name in sorted(dataset.entries.others):
-        if layout.is_probe(name):
-            yield Finding("leftover", f"{name}: left by a run that was killed")
-    if dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries:
-        dead, _ = staged(dataset.folder.staging_root)
-        for name in dead:
+    if _has_staged(dataset) and not is_at_work(dataset.folder):
+        for name in dataset.folder.names(layout.TEMPORARY_FOLDER):
             yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
+
+
+def _has_staged(dataset: Dataset) -> bool:
+    return dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries
 
 
 def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
@@ -310,19 +211,21 @@ def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]
         return None, Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
 
 
-def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, sums: _Sums) -> Iterator[Finding]:
-    """What is wrong with a list that can be read."""
-    if listed is None:
+def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked: Checked) -> Iterator[Finding]:
+    """What is wrong with a list that can be read, if the shards are in order: a repair writes it again anyway."""
+    if listed is None or any(finding.is_broken or finding.kind == "unreadable" for finding in checked.findings):
         return
+    name, entries = layout.SHARDS_FILE, listed.entries
     finished = dataset.shards.finished()
-    gone = {shard_id for shard_id in listed.entries if shard_id not in finished}
-    if differing := sorted(sums.unlisted | gone.difference(sums.broken)):
-        yield Finding("shard_list", f"{layout.SHARDS_FILE} does not describe {shards_text(differing)}: {_REWRITTEN}")
+    if differing := sorted(entries.keys() ^ set(finished)):
+        yield Finding("shard_list", f"{name} does not describe {shards_text(differing)}: {_REWRITTEN}")
+    elif sum(entry.samples for entry in entries.values()) != checked.samples:
+        yield Finding("shard_list", f"{name} does not have the samples of the statistics: {_REWRITTEN}")
     elif listed.is_open:
-        yield Finding("shard_list", f"{layout.SHARDS_FILE} is open: a run is at work, or was killed")
+        yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
 
 
-def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
+def _notes(dataset: Dataset, checked: Checked) -> Iterator[str]:
     if dataset.run is None:
         yield "the number of rows of the url list is unknown: shards may be missing at the end"
     if dataset.is_img2dataset:
@@ -332,10 +235,11 @@ def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
     if others := [entry.name for entry in _others(dataset) if not _is_stray(entry)]:
         more = f" … and {len(others) - _MOST_NAMES:,} more" if len(others) > _MOST_NAMES else ""
         yield f"not made by any2ds, and not checked: {', '.join(others[:_MOST_NAMES])}{more}"
-    if dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries:
-        _, others = staged(dataset.folder.staging_root)
-        if others:
-            yield f"a run may be at work ({', '.join(others[:_MOST_NAMES])}): what it is making was not checked"
+    if _has_staged(dataset) and is_at_work(dataset.folder):
+        yield "a run is at work: what it is making was not checked"
+    if checked.unchecked_files:
+        changed = f"{checked.unchecked_files:,} files were changed on the way and have no checksum"
+        yield f"{changed}: only their sizes were compared"
 
 
 # --- repair ---
@@ -351,24 +255,21 @@ def _refuse_repair(dataset: Dataset) -> None:
 
 
 def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) -> VerifyReport:
-    """Remove broken shards, and write missing extra files.
+    """Remove broken shards, and write missing extra files and the list of shards.
 
     Files without statistics whose number no list has may be somebody else's, and no run would make them: they stay.
     """
     kept = [shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None]
     broken = sorted(set(report.broken).difference(kept))
     incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
-    removed: list[int] = []
-    completed: list[int] = []
     failed: list[Finding] = []
-    for shard_id in broken:
-        with _recorded(failed, shard_id, NOT_REMOVED):
-            _remove(dataset, dataset.shards[shard_id])
-            removed.append(shard_id)
-    for shard_id in sorted(incomplete.difference(report.broken)):
-        with _recorded(failed, shard_id, "its extra files could not be written"):
-            if _write_sidecars(dataset, dataset.shards[shard_id]):
-                completed.append(shard_id)
+    removed = [n for n in broken if _done(partial(_remove, dataset, n), n, NOT_REMOVED, failed)]
+    message = "its extra files could not be written"
+    completed = [
+        n
+        for n in sorted(incomplete.difference(report.broken))
+        if _done(partial(_write_sidecars, dataset, n), n, message, failed)
+    ]
     rebuild(dataset.folder, options_of(dataset.folder)[0])
     notes = list(report.notes)
     if completed:
@@ -382,16 +283,18 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
     return replace(report, findings=tuple(findings), notes=tuple(notes), repaired=tuple(removed))
 
 
-def _remove(dataset: Dataset, files: ShardFiles) -> None:
-    for name in files.present:  # statistics first: they say that the others are complete
+def _remove(dataset: Dataset, shard_id: int) -> bool:
+    for name in dataset.shards[shard_id].present:  # statistics first: they say that the others are complete
         if dataset.entries[name].is_folder:
             dataset.folder.remove_tree(name)
         else:
             dataset.folder.remove(name)
+    return True
 
 
-def _write_sidecars(dataset: Dataset, files: ShardFiles) -> bool:
+def _write_sidecars(dataset: Dataset, shard_id: int) -> bool:
     """Make the sidecars of a shard from its data; returns whether there are any."""
+    files = dataset.shards[shard_id]
     if files.data is None or dataset.writer is None or not dataset.writer.sidecars:
         return False
     with dataset.local(files.data) as path:
@@ -401,12 +304,12 @@ def _write_sidecars(dataset: Dataset, files: ShardFiles) -> bool:
     return bool(made)
 
 
-@contextlib.contextmanager
-def _recorded(failed: list[Finding], shard_id: int, message: str) -> Iterator[None]:
-    """Any error but LockLost becomes a finding."""
+def _done(work: Callable[[], bool], shard_id: int, message: str, failed: list[Finding]) -> bool:
+    """What `work` returns; False where it raises anything but LockLost, which becomes a finding."""
     try:
-        yield
+        return work()
     except LockLost:
         raise
     except Exception as error:  # every file system has exceptions of its own
         failed.append(Finding("unreadable", f"{message}: {error_text(error)}", shard_id))
+        return False

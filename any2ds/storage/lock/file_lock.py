@@ -66,11 +66,11 @@ class FileLock:
         """Unlock the file, and `remove` it unless it is shared with others."""
         if self._fd < 0:
             return
-        with contextlib.suppress(OSError, NoLocks):
-            remove = remove and (not self._shared or _lock(self._fd, shared=False))
-            # While it is locked, so that no other process's file is removed.
-            if remove and sys.platform != "win32" and _is_at(self._fd, self.path):
-                self.path.unlink()
+        if remove and sys.platform != "win32":
+            with contextlib.suppress(OSError, NoLocks):
+                # While it is locked alone, so that no other process's file is removed.
+                if (not self._shared or _lock(self._fd, shared=False)) and _is_at(self._fd, self.path):
+                    self.path.unlink()
         self._forget()
         if remove and sys.platform == "win32":
             with contextlib.suppress(OSError):  # another has it open already, and removes it in the end

@@ -17,7 +17,7 @@ from any2ds.core.text import duration, number, percent, time_left
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._facts import Seen, finish, progress, shortened
 from any2ds.run.reporters._screen import ending
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[3] / "examples" / "data" / "images"
@@ -39,7 +39,7 @@ def reported(url: str = "dataset", **options: Any) -> RunInfo:
     storage = StorageOptions()
     made = OutputOptions(output_format="webdataset")
     known = {"output_folder": url, **options}
-    return RunInfo("download", OutputFolder.at(url, storage), known, storage, "x", made, (), from_shell=True)
+    return RunInfo("download", open_folder(url, storage), known, storage, "x", made, (), from_shell=True)
 
 
 def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:

@@ -153,8 +153,8 @@ from any2ds import cli
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import Reporters
-from any2ds.storage.folders import OutputFolder
 from any2ds.core.metrics import Snapshot
+from any2ds.storage.opening import open_folder
 from any2ds.core.reports import RunReport, ShardError
 
 cli._log_to_terminal(True)
@@ -164,7 +164,7 @@ thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
 thread.join()
 watch = WatchOptions(log_format="json")
-run = RunInfo("download", OutputFolder.at("out", StorageOptions()), {}, StorageOptions(), "x")
+run = RunInfo("download", open_folder("out", StorageOptions()), {}, StorageOptions(), "x")
 reporter = Reporters(watch, run, quiet=False)
 reporter.on_start(3)
 reporter.on_shard(ShardError(7, "because of http://user:secret@a.example/", attempt=1, again=True))

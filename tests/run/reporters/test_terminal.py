@@ -23,7 +23,7 @@ import sys, logging
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import Reporters
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.metrics import HostLoad, Snapshot, Verdict
 
@@ -40,7 +40,7 @@ def snapshot(**more):
         verdict=Verdict("hosts", "limited by hosts: 60% of rows wait for slow.example.org")), **more})
 
 folder = sys.argv[1] if len(sys.argv) > 1 else "/tmp/does-not-matter"
-run = RunInfo("download", OutputFolder.at(folder, StorageOptions()), {"output_folder": folder}, StorageOptions(), "x")
+run = RunInfo("download", open_folder(folder, StorageOptions()), {"output_folder": folder}, StorageOptions(), "x")
 reporter = Reporters(WatchOptions(), run, quiet=False)
 reporter.on_start(0)
 """

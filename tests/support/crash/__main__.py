@@ -20,10 +20,11 @@ from any2ds.core.processes.resources import cores
 from tests.support import crash
 from tests.support.crash.check import FORMATS
 from tests.support.crash.places import may_mount
-from tests.support.crash.story import Seen, Told, play
+from tests.support.crash.plan import Told
+from tests.support.crash.story import Seen, play
 
 _FORMATS = ("webdataset", "parquet", "files")  # those that are made differently; records are files like tars
-_PLACES = {"folder": 50, "disk": 50, "s3": 20}  # and the shards of a story: one takes S3 some 50 requests to replace
+_PLACES = {"folder": 10, "disk": 40, "s3": 6}  # and the shards of the first list: one takes S3 some 50 requests
 
 
 def main() -> int:
@@ -43,7 +44,7 @@ def main() -> int:
             return 2
         seeds = range(arguments.start, arguments.start + arguments.seeds)
         stories = [
-            Told(form, seed, on, arguments.shards or _PLACES[on], arguments.kills)
+            Told(form, seed, on, arguments.shards or _PLACES[on], arguments.kills, arguments.two)
             for seed in seeds
             for on in arguments.on
             for form in arguments.formats
@@ -83,8 +84,11 @@ def _arguments() -> argparse.Namespace:
         help=f"of {','.join(FORMATS)} (default: {','.join(_FORMATS)})",
     )
     parser.add_argument("--on", type=some_of(_PLACES), default=["folder"], help=f"of {','.join(_PLACES)}")
-    parser.add_argument("--shards", type=int, help="of each story (default: 50, and 20 on S3)")
-    parser.add_argument("--kills", type=int, default=4, help="planned for each story (default: 4)")
+    parser.add_argument("--shards", type=int, help="of the first list of each story (default: 10, on S3 6)")
+    parser.add_argument(
+        "--kills", type=int, default=9, help="planned for each story, or pairs of commands (default: 9)"
+    )
+    parser.add_argument("--two", action="store_true", help="two commands at a time on one folder, instead of kills")
     parser.add_argument("--parallel", type=int, default=0, help="stories at a time (default: three for two cores)")
     parser.add_argument("--scratch", type=Path, help="where they work, and where those are kept that went wrong")
     parser.add_argument("--json", type=Path, help="where what was seen is written")
@@ -114,11 +118,9 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
                     _say(f"{one.reported.name}: FAILED, kept in {scratch / one.reported.name.replace(' ', '-')}")
                     for problem in one.problems:
                         _say(f"  {problem}")
-                elif len(seen) % 10 == 0:
-                    _say(f"{len(seen)} of {len(stories)} stories, {_kills(seen).total()} kills survived")
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+                _say(f"{len(seen)} of {len(stories)} stories, {_kills(seen).total()} kills survived")
+        except KeyboardInterrupt:  # which ends the stories that are being played, too
+            pool.shutdown(cancel_futures=True)
     return sorted(seen, key=lambda one: (one.reported.on, one.reported.output_format, one.reported.seed))
 
 
@@ -137,12 +139,16 @@ def _sum_up(seen: Sequence[Seen], seconds: float) -> None:
         _say(f"kills survived, by {heading}:")
         for name, count in by.most_common():
             _say(f"  {count:6}  {name}")
+    if pairs := sum((one.pairs for one in seen), Counter[str]()):
+        _say("pairs of commands, by what became of them:")
+        for how, count in pairs.most_common():
+            _say(f"  {count:6}  {how}")
     if requests := sum(one.failed_requests for one in seen):
         _say(f"requests of the object store that failed: {requests}")
     _say(
         f"{len(seen)} stories in {seconds / 60:.1f} minutes: {kills.total()} kills survived, "
         f"{sum(one.starts for one in seen)} starts, longest orphan {max(one.longest_orphan for one in seen):.1f} s, "
-        f"any2ds verify was asked {commands['verify']} times, retry {commands['retry']} times"
+        f"commands that came to their end: {', '.join(f'{count} {name}' for name, count in commands.most_common())}"
     )
     failed = [one.reported.name for one in seen if one.problems]
     _say(f"FAILED: {', '.join(failed)}" if failed else "all ended well: each row once, nothing left over")
@@ -154,6 +160,7 @@ def _to_json(seen: Seen) -> dict[str, object]:
         "kills": [[*names, count] for names, count in sorted(seen.kills.items())],
         "starts": seen.starts,
         "commands": dict(seen.commands),
+        "pairs": dict(seen.pairs),
         "failed_requests": seen.failed_requests,
         "longest_orphan": seen.longest_orphan,
         "seconds": seen.seconds,

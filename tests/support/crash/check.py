@@ -40,25 +40,21 @@ class Shard:
     """What a shard is to hold."""
 
     rows: Sequence[tuple[str, Row]]  # key and row
-    is_of_retry: bool = False
+    list_number: int | None  # in the order in which lists came; None of a retry
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a dataset is to hold."""
 
-    rows: Sequence[Row]
+    lists: Sequence[Sequence[Row]]  # as far as runs were to take them
     rows_per_shard: int
     output_format: str
     has_columns: bool  # caption and number, beside the URL
-    healed: tuple[bool, ...] = (False,)  # whether rows that fail at first may succeed, must, or must not
+    healed: bool = False  # rows that fail at first succeed, and a retry has taken them
     has_steps: bool = False  # whether files are taken apart on the way
+    broken: frozenset[int] = frozenset()  # shards that are damaged
     of_shards: Mapping[int, Shard] = field(default_factory=dict)  # by number, as far as the segments say it
-
-    @property
-    def shards(self) -> int:
-        """How many the list makes if it comes at once."""
-        return -(-len(self.rows) // self.rows_per_shard)
 
     def at(self, folder: Path) -> Expected:
         """These rows with the shards that the segments in a folder tell of."""
@@ -70,9 +66,10 @@ class Expected:
     def key(self, shard: int, position: int) -> str:
         return self.of_shards[shard].rows[position][0]
 
-    def outcome(self, shard: int, row: Row) -> str:
-        """What becomes of a row in this shard: a retry comes when the source is healed."""
-        return row.outcome(self.of_shards[shard].is_of_retry)
+    def outcomes(self, shard: int, row: Row) -> set[str]:
+        """What may become of a row in this shard, by when it was made: a retry comes when the source is healed."""
+        is_of_retry = self.of_shards[shard].list_number is None
+        return {row.outcome(healed) for healed in ([True] if is_of_retry else {False, self.healed})}
 
     def files(self, shard: int, position: int) -> dict[str, bytes]:
         """Key -> file of the samples that a row becomes if it succeeds; an empty one is filtered."""
@@ -116,12 +113,12 @@ def problems_now(folder: Path, expected: Expected) -> list[str]:
         return [f"the segments: {type(error).__name__}: {error}"]
     finished = {int(match[1]) for match in map(_STATS.fullmatch, names) if match}
     found: list[str] = []
-    for shard in sorted(finished):
+    for shard in sorted(finished - expected.broken):
         found += _said(
             f"shard {shard:05d}, which has stats", lambda shard=shard: _check_finished(folder, shard, expected)
         )
     for name in names:
-        for shard, check in _unfinished(name, finished, expected):
+        for shard, check in _unfinished(name, finished | expected.broken, expected):
             found += _said(f"{name}, under its final name", lambda c=check, n=name, s=shard: c(folder / n, s, expected))
     if RUN_FILE in names:
         found += _said(RUN_FILE, lambda: json.loads((folder / RUN_FILE).read_bytes()))
@@ -163,15 +160,20 @@ def _check_list(folder: Path, expected: Expected) -> None:
 def _shards_of(folder: Path, expected: Expected) -> Iterator[tuple[int, Shard]]:
     """Number and rows of each shard, by the files of the segments."""
     row_of: dict[str, Row] = {}
+    lists: list[int] = []  # the segments with which they begin
     per_shard = expected.rows_per_shard
     for path in sorted(path for path in (folder / SEGMENTS_FOLDER).glob("*") if path.name.isdecimal()):
         segment, end = json.loads(path.read_bytes()), path.with_name(f"{path.name}.end")
         ending = segment["ending"] or (json.loads(end.read_bytes()) if end.exists() else None)
+        list_number: int | None = None
         if segment["kind"] == "retry":
             keys = pq.read_table(path.with_name(f"{path.name}.rows"))["any2ds.key"].to_pylist()
             shards = [[(key, row_of[key]) for key in keys[n : n + per_shard]] for n in range(0, len(keys), per_shard)]
         else:
-            rows = expected.rows[segment["start_row"] :][: ending["rows"] if ending else None]
+            if segment["list_number"] not in lists:
+                lists.append(segment["list_number"])
+            list_number = lists.index(segment["list_number"])
+            rows = expected.lists[list_number][segment["start_row"] :][: ending["rows"] if ending else None]
             digits = len(str(per_shard - 1))
             shards = [
                 [
@@ -184,7 +186,7 @@ def _shards_of(folder: Path, expected: Expected) -> Iterator[tuple[int, Shard]]:
         if ending and len(shards) != ending["shards"]:
             raise Wrong(f"segment {path.name} is said to have {ending['shards']} shards, not {len(shards)}")
         for number, shard in enumerate(shards, segment["first_shard"]):
-            yield number, Shard(shard, segment["kind"] == "retry")
+            yield number, Shard(shard, list_number)
 
 
 def _check_outcomes(folder: Path, expected: Expected) -> None:
@@ -204,9 +206,11 @@ def _check_outcomes(folder: Path, expected: Expected) -> None:
         raise Wrong(f"{twice[:3]} … are stored twice")
     if last.values() and Counter(last.values()) != +sums:
         raise Wrong(f"the last outcomes are {Counter(last.values())}, the statistics add up to {+sums}")
-    wanted = Counter(row.outcome(expected.healed[-1]) for row in expected.rows)
-    if Counter(last.values()) != wanted:
-        raise Wrong(f"the last outcomes are {Counter(last.values())}, not {wanted}")
+    row_of = dict(row for shard in expected.of_shards.values() for row in shard.rows)
+    if len(row_of) != sum(map(len, expected.lists)):
+        raise Wrong(f"{len(row_of)} rows of {sum(map(len, expected.lists))} of the lists")
+    if other := [key for key, row in row_of.items() if last.get(key) != row.outcome(expected.healed)]:
+        raise Wrong(f"the last outcomes of {other[:3]} … are {[last.get(key) for key in other[:3]]} …")
 
 
 def _said(where: str, check: Any) -> list[str]:
@@ -279,10 +283,6 @@ def _check_finished(folder: Path, shard: int, expected: Expected) -> None:
     by_code = Counter(row["error_code"] or "success" for row in of_rows)
     if stats["status_dict"] != by_code:
         raise Wrong(f"its stats say {stats['status_dict']}, its metadata {dict(by_code)}")
-    if expected.of_shards[shard].is_of_retry:
-        replaced = Counter(row.outcome(False) for row in expected.of_shard(shard))
-        if stats["replaces"] != replaced:
-            raise Wrong(f"its stats say that it replaces {stats['replaces']}, not {dict(replaced)}")
     samples = expected.samples(shard)
     stored_of = [samples[row["key"]] for row in rows if row["status"] == "success"]
     sizes = [len(file) + len(wanted.second_body) for wanted, file in stored_of]
@@ -314,8 +314,8 @@ def _check_table(table: pa.Table, shard: int, expected: Expected) -> None:
     for position, (of_row, wanted) in enumerate(zip(by_row, expected.of_shard(shard), strict=False)):
         key = expected.key(shard, position)
         outcome = of_row[0]["error_code"] or of_row[0]["status"]
-        if outcome != expected.outcome(shard, wanted):
-            raise Wrong(f"row {key} ({wanted.url}) is {outcome}, not {expected.outcome(shard, wanted)}")
+        if outcome not in expected.outcomes(shard, wanted):
+            raise Wrong(f"row {key} ({wanted.url}) is {outcome}, not {expected.outcomes(shard, wanted)}")
         files = expected.files(shard, position) if outcome == "success" else {key: b""}
         if [row["key"] for row in of_row] != list(files):
             raise Wrong(f"row {position} of the metadata is {[row['key'] for row in of_row]}, not {list(files)}")
@@ -427,13 +427,14 @@ def _check_with_webdataset(folder: Path, expected: Expected) -> None:
 
     shards = [str(folder / f"{shard:05d}.tar") for shard in sorted(expected.of_shards)]
     dataset = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
-    exts = [f"{name}.{EXT}" for name in MEMBERS] if expected.rows[0].second else [EXT]
+    exts = [f"{name}.{EXT}" for name in MEMBERS] if expected.lists[0][0].second else [EXT]
     found = [(sample["__key__"], *(sample[ext] for ext in exts)) for sample in dataset]
-    wanted = [
-        (key, file, *([row.second_body] if row.second else []))
-        for shard in sorted(expected.of_shards)
-        for key, (row, file) in expected.samples(shard).items()
-        if expected.outcome(shard, row) == "success"
-    ]
+    wanted = []
+    for shard in sorted(expected.of_shards):
+        samples = expected.samples(shard)
+        for row in pq.read_table(folder / f"{shard:05d}.parquet", columns=["key", "status"]).to_pylist():
+            if row["status"] == "success":
+                of_row, file = samples[row["key"]]
+                wanted.append((row["key"], file, *([of_row.second_body] if of_row.second else [])))
     if found != wanted:
         raise Wrong(f"{len(found)} samples instead of {len(wanted)}, or others")

@@ -16,9 +16,11 @@ DATA = "data published, metadata or stats not"
 METADATA = "data and metadata published, no stats yet"
 STATS = "stats staged, the rest published"
 ENDING = "ending"
-ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, ENDING)
+REMOVING = "removing shards"
+ALL = (STARTING, FETCHING, WRITING, DATA, METADATA, STATS, ENDING, REMOVING)
 
 _STATS_SUFFIX = "_stats.json"
+_SMALL = "~"  # a small file that is about to be renamed, such as that of the stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Look:
     """What lay in a folder at one moment."""
 
     files: Mapping[str, int]  # name -> what tells it from a former file of that name
-    staged: frozenset[str] = frozenset()  # files on their way there: name, or folder/name in its `.any2ds/tmp`
+    staged: frozenset[str] = frozenset()  # files on their way there: folder/name, or ~name in its `.any2ds/tmp`
 
     def stats(self) -> int:
         """Finished shards."""
@@ -55,15 +57,19 @@ class Look:
                     files.update({f"{STATE_FOLDER}/{entry.name}": entry.inode() for entry in entries})
             if TEMPORARY_FOLDER in files:
                 for part in os.listdir(folder / TEMPORARY_FOLDER):
-                    staged.update(f"{part}/{name}" for name in _listed(folder / TEMPORARY_FOLDER / part))
+                    inside = _listed(folder / TEMPORARY_FOLDER / part)
+                    staged |= {f"{part}/{name}" for name in inside} if inside is not None else {f"{_SMALL}{part}"}
             return cls(files, frozenset(staged))
         except OSError:  # not there yet, or going this very moment
             return cls(files, frozenset(staged))
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path) -> list[str] | None:
+    """None for a file."""
     try:
         return os.listdir(folder)
+    except NotADirectoryError:
+        return None
     except OSError:
         return []
 
@@ -72,14 +78,15 @@ def moment(before: Look, now: Look, shards: int) -> str:
     """What a run is at that found `before` when it began; `shards` is how many there will be."""
     if RUN_FILE not in now.files or (now.files == before.files and not now.at_work(before)):
         return STARTING
+    if now.stats() < before.stats():
+        return REMOVING
     fresh = {name for name, mark in now.files.items() if before.files.get(name) != mark}
     staged = now.staged_since(before)
     unfinished = {_stem(name) for name in fresh if name[:1].isdigit()} - _finished(now.files)
-    if any(f"{stem}{_STATS_SUFFIX}" in staged for stem in unfinished):
-        return STATS
+    if any(f"{stem}.parquet" in fresh and _has_data(stem, fresh) for stem in unfinished):
+        return STATS if any(name.startswith(_SMALL) or name.endswith(_STATS_SUFFIX) for name in staged) else METADATA
     if unfinished:
-        whole = any(f"{stem}.parquet" in fresh and _has_data(stem, fresh) for stem in unfinished)
-        return METADATA if whole else DATA
+        return DATA
     if now.stats() == shards:
         return ENDING
     return WRITING if any(name[:1].isdigit() for name in staged) else FETCHING

@@ -25,6 +25,10 @@ class Place(Protocol):
         """A local folder with what is there now."""
         ...
 
+    def change(self, name: str, content: bytes | None) -> None:
+        """Write a file over, or remove it."""
+        ...
+
 
 class Folder:
     """On a disk of this machine."""
@@ -39,6 +43,12 @@ class Folder:
 
     def dataset(self) -> Path:
         return self.path
+
+    def change(self, name: str, content: bytes | None) -> None:
+        if content is None:
+            (self.path / name).unlink()
+        else:
+            (self.path / name).write_bytes(content)
 
 
 class SmallDisk(Folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -11,20 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.layout import STATE_FOLDER
+from any2ds.core.layout import LOCK_FILE, PROBES, STATE_FOLDER
 from tests.support.crash.moments import Look
+from tests.support.crash.source import Spans
 from tests.support.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 
 _KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 _FOLDER = "dataset"
+_APP = re.compile(r"\bapp/(\S+)")  # of the user agent, by AWS_SDK_UA_APP_ID
+_OF_NOBODY = (LOCK_FILE, PROBES)  # what a command may write before it has the dataset
 _SETTLES_WITHIN = 10.0  # seconds, until requests that are being answered are
 
 
 class FailingApp:
     """Lets requests through to `app`, but for a share of them."""
 
-    def __init__(self, app: Wsgi, rng: random.Random, share: float) -> None:
-        self._app, self._rng, self._share = app, rng, share
+    def __init__(self, app: Wsgi, rng: random.Random, share: float, spans: Spans) -> None:
+        self._app, self._rng, self._share, self._spans = app, rng, share, spans
         self._lock = threading.Lock()
         self.failed: Counter[str] = Counter()
         self.requests = 0
@@ -46,6 +50,8 @@ class FailingApp:
                 reset(environ)
             answer = list(self._app(environ, start_response))
             with self._lock:
+                if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and not name.startswith(_OF_NOBODY):
+                    self._spans.add("".join(_APP.findall(environ.get("HTTP_USER_AGENT", ""))))
                 if writes:
                     self.objects[name] = self.requests
                 elif environ["REQUEST_METHOD"] == "DELETE":
@@ -101,16 +107,26 @@ class Bucket:
                 path.write_bytes(self._client.get_object(Bucket=self._name, Key=entry["Key"])["Body"].read())
         return copy
 
+    def change(self, name: str, content: bytes | None) -> None:
+        place = {"Bucket": self._name, "Key": f"{_FOLDER}/{name}"}
+        if content is None:
+            self._client.delete_object(**place)
+            self._app.objects.pop(name, None)
+        else:
+            self._client.put_object(**place, Body=content)
+
 
 @contextmanager
-def failing_bucket(name: str, seed: str, scratch: Path, share: float = 0.1) -> Iterator[tuple[Bucket, FailingApp]]:
-    """A new bucket; what the test itself asks for does not fail."""
+def failing_bucket(
+    name: str, seed: str, scratch: Path, spans: Spans, share: float = 0.1
+) -> Iterator[tuple[Bucket, FailingApp]]:
+    """A new bucket; what the test itself asks for does not fail. `spans` tell when clients change something there."""
     import boto3
 
     apps: list[FailingApp] = []
 
     def failing(app: Wsgi) -> Wsgi:
-        apps.append(FailingApp(app, random.Random(seed), share))
+        apps.append(FailingApp(app, random.Random(seed), share, spans))
         return apps[0]
 
     with served(lambda app: app, failing) as (ours, theirs):

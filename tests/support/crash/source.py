@@ -7,6 +7,7 @@ import hashlib
 import random
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ EXT = "jpg"
 LATER = "later"  # fails until the server is healed
 _CODES = {"ok": None, "gone": "http_404", "denied": "http_403", "empty": "empty_body", "short": "truncated"}
 _STATUS = {"gone": "404 Not Found", "denied": "403 Forbidden"}
+_AGENT = re.compile(r"(?i)^user-agent: *(\S*)", re.MULTILINE)
 _PATH = re.compile(r"/(\w+)/(\d+)/(\d+)/\d+")
 
 
@@ -40,20 +42,10 @@ class Row:
         """Whether a URL is none."""
         return "bad" in map(_kind, self._urls)
 
-    @property
-    def heals(self) -> bool:
-        """Whether it fails until the server is healed, and succeeds then."""
-        return self.outcome(False) != "success" == self.outcome(True)
-
     def outcome(self, healed: bool) -> str:
-        """`success`, or the code of its failure, which is that of the first URL that has failed.
-
-        Once the server is `healed`, what has failed with http_404 is retried, unless the other URL failed otherwise.
-        """
-        before = [_outcome(url, False) for url in self._urls]
-        if healed and set(before) <= {"success", "http_404"}:
-            before = [_outcome(url, True) for url in self._urls]
-        return next((outcome for outcome in before if outcome != "success"), "success")
+        """`success`, or the code of its failure, which is that of the first URL that fails."""
+        outcomes = [_outcome(url, healed) for url in self._urls]
+        return next((outcome for outcome in outcomes if outcome != "success"), "success")
 
     @property
     def body(self) -> bytes:
@@ -92,10 +84,13 @@ def body_of(path: str) -> bytes:
     return _JPEG + hashlib.shake_128(path.encode()).digest(int(path.split("/")[3]))
 
 
-def make_rows(rng: random.Random, count: int, base: str, largest: int) -> list[Row]:
-    """`count` rows: a sixth fails, some come late so that shards overlap, some have the URL of the row before."""
+def make_rows(rng: random.Random, count: int, base: str, largest: int, first: int = 0) -> list[Row]:
+    """`count` rows, numbered from `first` on.
+
+    A sixth fails, some come late so that shards overlap, and some have the URL of the row before.
+    """
     rows: list[Row] = []
-    for number in range(count):
+    for number in range(first, first + count):
         kind = rng.choices(["ok", "gone", "denied", "empty", "short", LATER, "bad"], [84, 3, 3, 2, 1, 5, 2])[0]
         delay = rng.randrange(50, 700) if rng.random() < 0.08 else 0
         size = rng.randrange(largest)
@@ -130,11 +125,28 @@ def write_list(rows: Sequence[Row], path: Path) -> None:
     staged.replace(path)
 
 
+class Spans:
+    """When each of several commands has done something: the first time and the last one."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, tuple[float, float]] = {}
+
+    def add(self, name: str) -> None:
+        now = time.monotonic()
+        first, _ = self._spans.get(name, (now, now))
+        self._spans[name] = first, now
+
+    def of(self, name: str) -> tuple[float, float] | None:
+        """None if it has done nothing."""
+        return self._spans.get(name)
+
+
 class Source:
     """A running server. `healed` may be set at any time."""
 
     def __init__(self) -> None:
         self.healed = False
+        self.spans = Spans()  # of its clients, by their user agents
         self.base = ""
         self.connections: set[asyncio.Transport] = set()
 
@@ -170,6 +182,7 @@ class _Connection(asyncio.Protocol):
         while b"\r\n\r\n" in self._received:
             request, _, self._received = self._received.partition(b"\r\n\r\n")
             method, path, _ = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
+            self._source.spans.add("".join(_AGENT.findall(request.decode("latin-1"))))
             delay, answer, ends = self._source.answer(path)
             if method == "HEAD":
                 answer = answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"

@@ -1,4 +1,4 @@
-"""One seed: a run that is killed again and again and started again with the same command, and what was seen."""
+"""One seed: commands that are killed again and again and started again until they are done, and what was seen."""
 
 from __future__ import annotations
 
@@ -8,69 +8,59 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import environ, pathsep
 from pathlib import Path
 
-from any2ds.core.layout import LOCK_FILE, RUN_FILE, SEGMENTS_FOLDER, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
+from any2ds.core.layout import (
+    LOCK_FILE,
+    RUN_FILE,
+    SEGMENTS_FOLDER,
+    SHARDS_FILE,
+    STATE_FOLDER,
+    TEMPORARY_FOLDER,
+    finished_shards,
+)
 from any2ds.testing.processes import children
 from tests.support.crash import moments, processes
 from tests.support.crash.check import Expected, problems_at_the_end, problems_now
 from tests.support.crash.moments import Look, moment
 from tests.support.crash.places import Folder, Place, SmallDisk, small_disk
+from tests.support.crash.plan import (
+    ALL,
+    PARENT,
+    ROWS_PER_SHARD,
+    SIGINT,
+    SIGTERM,
+    WORKER,
+    WORKERS,
+    Kill,
+    Phase,
+    Plan,
+    Told,
+    UrlList,
+)
 from tests.support.crash.s3 import failing_bucket
-from tests.support.crash.source import Source, in_pairs, make_rows, served, write_list
-from tests.support.crash.step import STEP
+from tests.support.crash.source import Source, served, write_list
 from tests.support.folder import names_in
 
-# Kinds of kills. The first four end the run.
-ALL, PARENT, SIGTERM, SIGINT = "kill -9 of all", "kill -9 of the parent", "SIGTERM", "SIGINT"
-WORKER, WORKERS = "kill -9 of a worker", "kill -9 of all workers"
 DISK_FULL = "disk full"
-_KINDS = {ALL: 3, PARENT: 3, WORKER: 3, WORKERS: 1, SIGTERM: 1, SIGINT: 1}
-_MOMENTS = {
-    moments.STARTING: 2,
-    moments.FETCHING: 2,
-    moments.WRITING: 3,
-    moments.DATA: 4,
-    moments.METADATA: 4,
-    moments.STATS: 4,
-    moments.ENDING: 1,
-}
-_RETRY_MOMENTS = {moments.FETCHING: 1, moments.WRITING: 2, moments.DATA: 3, moments.METADATA: 2, moments.STATS: 2}
-_FINISHED = frozenset({0, 4})  # exit codes of a run that made its shards; with 4 all rows that were left have failed
 _EXIT_CODES = {ALL: {-9}, PARENT: {-9}, SIGTERM: {143}, SIGINT: {130}}
 
 _ROOT = Path(__file__).parents[3]
-_ROWS_PER_SHARD = 8
-_HUNT = 1.0  # seconds that we wait for a moment before we take any
-_LAST_SHARDS = 4  # with fewer to come than this, any moment will do as well
+_LAST_SHARDS = 2  # with fewer to come than this, any moment will do as well
 _TURNS_TO_LOOK_FOR_WORKERS = 16
 _ENDS_WITHIN = 120.0  # seconds after it has last changed a shard
 _GRACE = 10.0  # seconds that a run has from SIGTERM or SIGINT on; if it takes less, nothing is left over
 _STOPS_WITHIN = 3 * _GRACE  # seconds in which it ends even on a machine that is busy with other things
 _ORPHANS_WITHIN = 15.0  # seconds in which processes end whose parent was killed
-_MOST_STARTS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Which story to play."""
-
-    output_format: str
-    seed: int
-    on: str = "folder"  # or disk, or s3
-    shards: int = 50
-    kills: int = 4  # planned
-
-    @property
-    def name(self) -> str:
-        return f"{self.output_format} {self.seed}" + (f" on {self.on}" if self.on != "folder" else "")
+_MOST_STARTS = 40  # of a phase
+_REFUSED = re.compile("in use|is not finished|holds no finished shard|not an any2ds dataset|is empty, or")
+_DONE = {0, 4}
 
 
 @dataclass(slots=True)
@@ -82,29 +72,10 @@ class Seen:
     starts: int = 0
     problems: list[str] = field(default_factory=list)
     longest_orphan: float = 0.0  # seconds for which processes outlived the run
-    commands: Counter[str] = field(default_factory=Counter)  # those that ended with 0
+    commands: Counter[str] = field(default_factory=Counter)  # those that came to their end
+    pairs: Counter[str] = field(default_factory=Counter)  # what became of two commands on one folder
     failed_requests: int = 0  # of the object store
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """One that is planned."""
-
-    kind: str
-    moment: str | None  # None: when the time has come
-    after: float  # seconds after the start of the run, if it is by time; else after the hunt could begin
-    shards: int  # that the run has finished before
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One command, to be repeated until it ends with 0, or until its kills are used up."""
-
-    command: Sequence[str]
-    expected: Expected  # while it is at work
-    kills: deque[Kill]
-    to_the_end: bool = True
 
 
 def play(reported: Told, scratch: Path) -> Seen:
@@ -117,7 +88,7 @@ def play(reported: Told, scratch: Path) -> Seen:
         source = stack.enter_context(served())
         if reported.on == "s3":
             bucket, app = stack.enter_context(
-                failing_bucket(f"crash-{reported.output_format}-{reported.seed}", reported.name, scratch)
+                failing_bucket(f"crash-{reported.output_format}-{reported.seed}", reported.name, scratch, source.spans)
             )
             place: Place = bucket
         elif reported.on == "disk":
@@ -148,8 +119,11 @@ class _GaveUp(Exception):
 class _Story:
     def __init__(self, reported: Told, seen: Seen, source: Source, place: Place, scratch: Path) -> None:
         self._reported, self._seen, self._source, self._place, self._scratch = reported, seen, source, place, scratch
-        self._rng = random.Random(f"{reported.name}")
+        self._plan = Plan(reported, source, place, scratch)
+        self._rng = random.Random(reported.name)  # for what is not planned
         self._marks: list[str] = []
+        self._removed: frozenset[int] = frozenset()  # shards that a repair has removed, and no command has made again
+        self._seconds = 2.0  # that a command takes if nothing comes between, on this machine, as busy as it is
         self._had_workers = False  # the present run, of which one is there before it has the folder
         self._temporary = scratch / "tmp"
         self._temporary.mkdir()
@@ -158,21 +132,17 @@ class _Story:
         (scratch / "absent" / "pandas.py").write_text("raise ImportError\n")
         # The run starts in another folder, and its transform is in this package.
         self._path = pathsep.join(filter(None, [str(scratch / "absent"), str(_ROOT), environ.get("PYTHONPATH")]))
-        self._has_pairs = reported.seed % 5 == 4  # of URLs
-        kind = self._rng.choice(["txt", "parquet"])
-        self._list = scratch / f"list.{'parquet' if self._has_pairs else kind}"
-        self._expected = self._expectation()
 
     def play(self) -> None:
-        for phase in self._phases():
-            self._run(phase)
-        self._settle()
-        self._blame("in the end", problems_at_the_end(self._place.dataset(), self._expected))
+        if self._reported.in_pairs:
+            self._play_pairs()
+        else:
+            for phase in self._plan.phases():
+                self._run(phase)
         if left := [path.name for path in self._temporary.iterdir()]:
             self._seen.problems.append(f"in the end: left over in the folder for temporary files: {', '.join(left)}")
-        verify = _command("verify", self._place.url, processes_count=1)
-        code = self._wait(self._start(verify, "verify"), _ENDS_WITHIN)
-        self._blame("in the end", [f"any2ds verify ends with {code}: {self._words()}"] if code else [])
+        code = self._wait(self._start(self._plan.verify(), "verify"), _ENDS_WITHIN)
+        self._blame("in the end", [f"any2ds verify ends with {code}: {self._words('verify')}"] if code else [])
         self._seen.commands["verify"] += 1
         self._settle()
 
@@ -180,89 +150,85 @@ class _Story:
         for mark in self._marks:
             processes.send(processes.marked(mark), signal.SIGKILL)
 
-    # --- what is to happen ---
+    # --- two commands at a time ---
 
-    def _expectation(self) -> Expected:
-        rng = self._rng
-        count = self._reported.shards * _ROWS_PER_SHARD - rng.randrange(_ROWS_PER_SHARD)
-        rows = make_rows(rng, count, self._source.base, 20_000 if self._reported.on == "disk" else 5_000)
-        if self._has_pairs:
-            rows = in_pairs(rng, rows)
-        has_columns, has_steps = self._list.suffix == ".parquet", not self._has_pairs
-        return Expected(rows, _ROWS_PER_SHARD, self._reported.output_format, has_columns, has_steps=has_steps)
+    def _play_pairs(self) -> None:
+        """Start two commands on the folder, again and again, and then what completes it."""
+        url_list = self._plan.new_list(self._reported.kills * 3 + 1)
+        for number in range(self._reported.kills):
+            self._pair(url_list, number)
+        for phase in (self._plan.made(url_list, 0), self._plan.retried()):
+            self._run(phase)
 
-    def _phases(self) -> list[Phase]:
-        rng, expected, kills = self._rng, self._expected, self._reported.kills
-        variant = self._reported.seed % 4
-        if variant == 1:  # the list grows, once the first part of it is done or while it is being done
-            some = rng.randrange(len(expected.rows) // 3, len(expected.rows) * 2 // 3)
-            first = replace(expected, rows=expected.rows[:some])
-            to_the_end = rng.random() < 0.5
-            return [
-                Phase(self._download(), first, self._plan(kills // 2, first), to_the_end),
-                Phase(self._download(), expected, self._plan(kills - kills // 2, expected)),
-            ]
-        if variant == 3:
-            retrying = replace(expected, healed=(False, True))
-            retry = _command("retry", self._place.url, codes="http_404", timeout=120)
-            self._expected = replace(expected, healed=(True,))
-            return [
-                Phase(self._download(), expected, self._plan(kills // 2, expected)),
-                Phase(retry, retrying, self._plan(kills - kills // 2, retrying, _RETRY_MOMENTS)),
-            ]
-        return [Phase(self._download(), expected, self._plan(kills, expected))]
+    def _pair(self, url_list: UrlList, number: int) -> None:
+        """Start two commands, the second at any moment of the first, which may be killed then."""
+        rng, first, second = self._rng, f"first-{number}", f"second-{number}"
+        write_list(url_list.rows, url_list.path)
+        url_list.written = len(url_list.rows)
+        url_list.shown += rng.randint(1, 2 * ROWS_PER_SHARD)
+        running = {first: self._start(self._plan.download(url_list, user_agent=first), first)}
+        started = time.monotonic()
+        if rng.random() < 0.3:
+            self._source.healed, other = True, self._plan.retry(user_agent=second)
+        else:
+            url_list.shown += rng.choice([0, ROWS_PER_SHARD])
+            other = self._plan.download(url_list, user_agent=second)
+        is_far, kills = self._reported.on == "s3" and rng.random() < 0.4, rng.random() < 0.25
+        time.sleep(rng.uniform(0, 1.2 * self._seconds))
+        running[second] = self._start(other, second, is_far)
+        if kills and not is_far:  # else it takes the second a minute to be sure of that
+            time.sleep(rng.uniform(0, self._seconds / 2))
+            processes.send([running[first].pid], signal.SIGKILL)
+        codes = {first: self._wait_while_it_works(running[first])}
+        if codes[first] in _DONE:
+            self._seconds = time.monotonic() - started
+        codes[second] = self._wait_while_it_works(running[second])
+        self._settle()
+        what = self._judge_pair(codes, {0, 4, -9} if kills else _DONE)
+        self._blame(f"after {first}", problems_now(self._place.dataset(), self._plan.expected()))
+        how = "on two machines" if is_far else "the first killed" if codes[first] == -9 else "side by side"
+        self._seen.pairs[f"{what}, {how}"] += 1
 
-    def _plan(self, count: int, expected: Expected, hit: Mapping[str, int] = _MOMENTS) -> deque[Kill]:
-        """`count` kills, so many shards apart that the later ones find something to do."""
-        rng = self._rng
-        if self._reported.on == "disk":
-            return deque()
-        kills: deque[Kill] = deque()
-        least = 0 if hit is _RETRY_MOMENTS else 1  # it makes few shards
-        share = expected.shards // (2 * count) if least else 0
-        for _ in range(count):
-            kind = rng.choices([*_KINDS], [*_KINDS.values()])[0]
-            wanted = rng.choices([*hit], [*hit.values()])[0] if rng.random() < 0.8 else None
-            after = rng.uniform(0, 0.9) if wanted == moments.STARTING else rng.uniform(0, 2.0)
-            shards = rng.randrange(least, max(share, least + 1))
-            kills.append(Kill(kind, wanted, after, expected.shards if wanted == moments.ENDING else shards))
-        return kills
+    def _judge_pair(self, codes: Mapping[str, int], allowed: Collection[int]) -> str:
+        """What became of two commands, of which only one may be at work at a time."""
+        spans = {name: self._source.spans.of(name) for name in codes}
+        refused = {name: self._words(name) for name, code in codes.items() if code == 2}
+        known = f"{codes}, at work {spans}, {refused}"
+        if any(code not in allowed and name not in refused for name, code in codes.items()):
+            raise _GaveUp(f"a pair ended as it must not: {known}; {'; '.join(map(self._words, codes))}")
+        if any(spans[name] or not _REFUSED.search(words) for name, words in refused.items()):
+            raise _GaveUp(f"one was refused for another reason, or after it had begun: {known}")
+        if len(refused) == 2 and all("in use" in words for words in refused.values()):
+            raise _GaveUp(f"both were refused: {known}")
+        first, second = spans.values()
+        if first and second and first[0] <= second[1] and second[0] <= first[1]:
+            raise _GaveUp(f"both were at work at the same time: {known}")
+        return "one refused" if refused else "one after the other" if first and second else "one had nothing to do"
 
-    def _download(self) -> list[str]:
-        options: dict[str, object] = {
-            "url_list": self._list,
-            "output_folder": self._place.url,
-            "output_format": self._reported.output_format,
-            "number_sample_per_shard": _ROWS_PER_SHARD,
-            "processes_count": 2,
-            "disable_all_reencoding": True,  # what is served only begins as pictures do
-            "timeout": 120,  # nothing is slow here but the machine, which may be busy, and processes that are frozen
-        }
-        if self._expected.has_columns:
-            options |= {"caption_col": "caption", "save_additional_columns": "number"}
-        if self._has_pairs:
-            options["url_col"] = "image:url,mask:second"
-        if self._expected.has_steps:
-            options["transform"] = STEP
-        if self._reported.on == "disk":
-            options["min_free_bytes"] = 0
-        return _command(quiet=True, **options)
-
-    # --- making it happen ---
+    # --- one command after the other ---
 
     def _run(self, phase: Phase) -> None:
-        write_list(phase.expected.rows, self._list)
-        self._source.healed = True in phase.expected.healed
-        while True:
-            if self._seen.starts == _MOST_STARTS:
-                raise _GaveUp(f"not done after {_MOST_STARTS} starts; the last one said: {self._words()}")
+        before = finished_shards(names_in(self._place.dataset()))
+        for _ in range(_MOST_STARTS):
             if self._attempt(phase):
-                self._seen.commands["retry" if "retry" in phase.command else "download"] += 1
+                self._seen.commands[phase.name] += 1
+                break
+            if not (phase.kills or phase.to_the_end):
                 return
             if self._rng.random() < 0.5:  # else the next one starts while others may still be at it
                 self._settle()
-            if not (phase.kills or phase.to_the_end):
-                return
+        else:
+            raise _GaveUp(
+                f"{phase.name} is not done after {_MOST_STARTS} starts; {self._words(str(self._seen.starts))}"
+            )
+        self._settle()
+        folder = self._place.dataset()
+        now = finished_shards(names_in(folder))
+        if phase.removes and now != before - phase.removes:
+            raise _GaveUp(f"{phase.name} of {sorted(phase.removes)} leaves {sorted(now)} of {sorted(before)}")
+        self._removed = (self._removed | phase.removes) - now
+        check = problems_now if self._removed else problems_at_the_end
+        self._blame(f"after {phase.name}", check(folder, phase.expected))
 
     def _attempt(self, phase: Phase) -> bool:
         """Start the command once. True if it made all shards that were left."""
@@ -274,7 +240,7 @@ class _Story:
         kinds: list[str] = []
         while phase.kills and running.returncode is None:
             kill = phase.kills[0]
-            kind = self._strike(running, kill, before, started, phase.expected)
+            kind = self._strike(running, kill, before, started, phase)
             if kind is None:
                 break
             phase.kills.popleft()
@@ -284,13 +250,15 @@ class _Story:
         asked = time.monotonic()
         is_stopping = kinds[-1:] in ([SIGTERM], [SIGINT])
         code = self._wait(running, _STOPS_WITHIN) if is_stopping else self._wait_while_it_works(running)
+        if not kinds:
+            self._seconds = time.monotonic() - started
         self._judge(code, kinds, phase)
         if is_stopping:
             self._settle()
             if time.monotonic() - asked < _GRACE:
                 left = self._left_by(running.pid)
                 self._blame(f"after {kinds[-1]}", [f"left over: {', '.join(left)}"] if left else [])
-        return code in _FINISHED
+        return code in phase.exit_codes
 
     def _judge(self, code: int, kinds: list[str], phase: Phase) -> None:
         """Whether the run ended as it must after what was done to it."""
@@ -298,13 +266,15 @@ class _Story:
             self._make_room(self._place, phase.expected)
             return
         last = kinds[-1] if kinds else ""
-        allowed = _FINISHED | _EXIT_CODES.get(last, set())
+        allowed = phase.exit_codes | _EXIT_CODES.get(last, set())
         if not self._had_workers:  # it may have been before there was anything to clean up
             # In the middle of its own start Python ends with 1 where it is interrupted.
             allowed |= {SIGTERM: {-signal.SIGTERM}, SIGINT: {-signal.SIGINT, 1}}.get(last, set())
         if code not in allowed:
             what = ", ".join(kinds) or "nothing was done to it"
-            raise _GaveUp(f"start {self._seen.starts} ({what}) ended with {code}: {self._words()}")
+            raise _GaveUp(
+                f"start {self._seen.starts} ({what}) ended with {code}: {self._words(str(self._seen.starts))}"
+            )
 
     def _left_by(self, pid: int) -> list[str]:
         """What the run of that process has left over, now that it has ended in order."""
@@ -318,7 +288,7 @@ class _Story:
         return left if self._had_workers else [LOCK_FILE] if owner else []
 
     def _make_room(self, disk: SmallDisk, expected: Expected) -> None:
-        words = self._words()
+        words = self._words(str(self._seen.starts))
         self._seen.kills[DISK_FULL, "writing"] += 1
         self._blame("disk full", problems_now(disk.dataset(), expected))
         if not re.search(r"(?i)no space|disk|full|free|room", words):
@@ -327,17 +297,22 @@ class _Story:
             self._seen.problems.append("the disk is full, and half a shard is left in its temporary folder")
         disk.grow(self._rng.randrange(500_000, 2_500_000))
 
-    def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], name: str, is_far: bool = False) -> subprocess.Popen[bytes]:
+        """`is_far`: as on another machine, where the locks of this one are not seen."""
         mark = f"{self._scratch}-{name}"
         self._marks.append(mark)
-        own = {"TMPDIR": str(self._temporary), "PYTHONPATH": self._path, processes.MARK: mark}
+        temporary = self._scratch / f"tmp-{name}" if is_far else self._temporary
+        temporary.mkdir(exist_ok=True)
+        own = {"TMPDIR": str(temporary), "PYTHONPATH": self._path, processes.MARK: mark, "AWS_SDK_UA_APP_ID": name}
         environment = {**environ, **own, **self._place.environment}
-        with (self._scratch / "said").open("wb") as said:
+        with self._said(name).open("wb") as said:
             return subprocess.Popen(command, cwd=self._scratch, env=environment, stdout=said, stderr=said)
 
-    def _words(self) -> str:
-        said = (self._scratch / "said").read_text(encoding="utf-8", errors="replace")
-        return " ".join(said.split())[-600:]
+    def _said(self, name: str) -> Path:
+        return self._scratch / f"said-{name}"
+
+    def _words(self, name: str) -> str:
+        return " ".join(self._said(name).read_text(encoding="utf-8", errors="replace").split())[-600:]
 
     def _wait_while_it_works(self, running: subprocess.Popen[bytes]) -> int:
         """However long it takes: a store may be slow, but a run that hangs changes no shard any more."""
@@ -358,7 +333,7 @@ class _Story:
             raise _GaveUp(f"start {self._seen.starts} has not ended within {within or _ENDS_WITHIN:.0f} s") from None
 
     def _strike(
-        self, running: subprocess.Popen[bytes], kill: Kill, before: Look, started: float, expected: Expected
+        self, running: subprocess.Popen[bytes], kill: Kill, before: Look, started: float, phase: Phase
     ) -> str | None:
         """Kill at the moment that is wanted, or at another if that does not come. What was done; None if it ended."""
         hunting: float | None = None
@@ -368,17 +343,22 @@ class _Story:
             turn += 1
             now, look = time.monotonic(), self._place.look()
             done, finished = look.stats() - before.stats(), look.stats()
-            by_time = kill.moment in (None, moments.STARTING)
-            due = now - started >= kill.after if by_time else look.at_work(before) and done >= kill.shards
-            last_chance = expected.shards - finished < _LAST_SHARDS and done > 0 and kill.moment != moments.ENDING
+            if kill.moment in (None, moments.STARTING, moments.REMOVING):
+                due = now - started >= kill.after * self._seconds
+            elif kill.moment == moments.ENDING:
+                due = finished >= phase.goal
+            else:
+                due = look.at_work(before) and done >= kill.shards
+            last_chance = phase.goal - finished < _LAST_SHARDS and done > 0 and kill.moment != moments.ENDING
             if due or last_chance:
                 hunting = hunting or now
-                any_will_do = kill.moment is None or last_chance or now - hunting > _HUNT
-                if any_will_do or kill.moment == moment(before, look, expected.shards):
+                late = kill.moment != moments.REMOVING and now - hunting > self._seconds / 2
+                any_will_do = kill.moment is None or last_chance or late
+                if any_will_do or kill.moment == moment(before, look, phase.goal):
                     frozen = processes.freeze(running.pid, workers)
-                    at = moment(before, self._place.look(), expected.shards)
+                    at = moment(before, self._place.look(), phase.goal)
                     if running.pid in frozen and (any_will_do or at == kill.moment):
-                        return self._kill(frozen, kill.kind, at, expected)
+                        return self._kill(frozen, kill.kind, at, phase.expected)
                     processes.thaw(frozen)
             if turn % _TURNS_TO_LOOK_FOR_WORKERS == 0:
                 workers = children(running.pid)
@@ -417,8 +397,3 @@ class _Story:
         if problems:
             more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
             raise _GaveUp(f"start {self._seen.starts}, {when}: {'; '.join(problems[:5])}{more}")
-
-
-def _command(*arguments: str, **options: object) -> list[str]:
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "any2ds", *arguments, *flags]

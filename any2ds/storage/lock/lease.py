@@ -1,0 +1,230 @@
+"""A lease on a lock file: it names its holder and, while that lives, changes at intervals.
+
+Other runs watch whether it changes; no clock of another machine is trusted. Where a store can, the file is written only
+if it still is what its writer has seen: S3 by its ETag, Google by its generation. On disks and file servers, and in
+other stores, the last one to write it has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from any2ds.core.errors import LockLost, OutputInUse, error_text
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.file_lock import FileLock
+from any2ds.storage.lock.lock_file import Holder, LockRef, check_holder
+from any2ds.storage.patience import BRIEF, persist
+
+log = logging.getLogger(__name__)
+
+_NO_VERSION = "1"  # which no file has
+_INTERRUPTED = 2.0  # seconds that a run which is broken off waits for a request that is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The times of a lock, all in seconds."""
+
+    beat: float = 10.0  # between two signs of life in `.any2ds/lock`
+    stale: float = 40.0  # without one: its holder is dead
+    look: float = 1.0  # between two looks while waiting
+    # Where a file can be written over one that its writer has not seen: until another run, which was writing at the
+    # same moment, must have been overwritten or seen, and no worker trusts what it has read before.
+    settle: float = 3.0
+    orphans: float = 30.0  # that workers of a dead run get to end
+    # Until a lock that another process has is in use. A child that was forked at the moment its parent was killed keeps
+    # the lock until it first runs.
+    refusal: float = 1.0
+    trust: float = 2.0  # that a worker need not look whether its run still has the folder, where that is remote
+    close: float = 10.0  # that the last request may take when the run ends
+
+
+class RunLock:
+    """The locks that a run holds."""
+
+    def __init__(self, locks: tuple[LockRef, ...] = ()) -> None:
+        self.locks = locks  # without which nothing may be published; none where no other run could come in between
+        self.lost: LockLost | None = None  # another run has taken over
+
+    def check(self) -> None:
+        """Raises LockLost if another run was found to have taken over."""
+        if self.lost is not None:
+            raise self.lost
+
+
+class Lease:
+    """A thread of its own acquires the lease, renews it and gives it back: so no signal comes between."""
+
+    def __init__(
+        self, output: OutputFolder, name: str, command: str, file_lock: FileLock | None, intervals: Intervals
+    ) -> None:
+        self._output, self._name, self._file_lock, self._intervals = output, name, file_lock, intervals
+        identity = file_lock.identity if file_lock is not None else ""
+        self._holder = Holder(uuid.uuid4().hex, command, socket.gethostname(), os.getpid(), time.time(), identity)
+        self.lock = RunLock((LockRef(name, self._holder.run),))
+        self.is_over = False  # and the file may go
+        self._version = ""  # of the file, where it has versions
+        self._is_guarded = False  # the file, from being written over unseen
+        self._stopping = threading.Event()
+        self._acquired: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="any2ds-lock", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> RunLock:
+        """Until it is acquired. Raises OutputInUse if another run has it, or is just getting it."""
+        self._acquired.result()
+        return self.lock
+
+    def stop(self) -> None:
+        """Give it back, unless this is a child that was forked off in between, and has none of this."""
+        if os.getpid() == self._holder.pid:
+            self._stopping.set()
+            self._thread.join(self._intervals.close if self._acquired.done() else _INTERRUPTED)
+
+    def _run(self) -> None:
+        level = logging.WARNING
+        try:
+            persist(f"writing {self._name}", self._acquire, self._stopping)
+        except BaseException as error:
+            self._acquired.set_exception(error)
+            level = logging.DEBUG  # what is wrong is said already
+        else:
+            self._acquired.set_result(None)
+            self._keep()
+        try:
+            persist(f"removing {self._name}", self._release, patience=BRIEF)
+        except Exception as error:  # every file system has exceptions of its own
+            log.log(level, "%s could not be removed: %s", self._name, error_text(error))
+
+    def _acquire(self) -> None:
+        output, before, has_watched = self._output, None, False
+        while True:
+            try:
+                self._version = self._write(self._version)
+                break
+            except FileExistsError:
+                self._version = output.version(self._name)  # before it is read: it can only be too old
+                before = Holder.of(output, self._name)
+            # A process of this machine is surely dead if the lock that it had is ours.
+            if before and not (self._file_lock is not None and before.file_lock == self._file_lock.identity):
+                watch(output, {self._name: before}, self._intervals, self._stopping)
+                has_watched = True
+        if before is not None and not has_watched:
+            log.info("taking over from a run that is dead: %s", before)
+        self._is_guarded = output.has_versions and self._refuses_other_version()
+        output.heeds_conditions |= self._is_guarded
+        if not (self._is_guarded or (output.is_local and self._file_lock is not None and not has_watched)):
+            self._settle()
+
+    def _write(self, version: str) -> str:
+        """Write the file over that version, and return the new one. Raises FileExistsError if it has another."""
+        output, name = self._output, self._name
+        try:
+            return output.replace(name, self._holder.to_bytes(), version)
+        except Exception as error:  # every file system has exceptions of its own
+            if output.is_local or (current := output.version(name)) == version:
+                raise  # nothing was written
+            if Holder.of(output, name) == self._holder:
+                return current  # and the answer got lost
+            raise FileExistsError(name) from error
+
+    def _refuses_other_version(self) -> bool:
+        """Whether the store heeds conditions: some that speak S3 do not."""
+        try:
+            self._output.replace(self._name, replace(self._holder, beat=-1).to_bytes(), _NO_VERSION)
+        except FileExistsError:
+            return True
+        return False
+
+    def _settle(self) -> None:
+        """Wait until another run that was writing at the same moment is seen. Raises OutputInUse if there is one."""
+        output, seconds = self._output, self._intervals.settle
+        log.info("%s has no conditional writes: looking out for a second run for %.0f s", output.url, seconds)
+        self._stopping.wait(seconds)
+        found = Holder.of(output, self._name)
+        if found is None:
+            raise OSError(f"{self._name} was removed by another run, which found it blank")
+        if found.run != self._holder.run:
+            raise in_use(output, found)
+
+    def _keep(self) -> None:
+        has_warned = False
+        while not self._stopping.wait(self._intervals.beat):
+            try:
+                self._renew()
+                has_warned = False
+            except LockLost as error:
+                self.lock.lost = error
+                return
+            except Exception as error:  # a network that is down for a while; nothing is published meanwhile
+                log.log(
+                    logging.DEBUG if has_warned else logging.WARNING,
+                    "%s cannot be written: %s",
+                    self._name,
+                    error_text(error),
+                )
+                has_warned = True
+
+    def _renew(self) -> None:
+        """Show that the holder lives. Raises LockLost, and whatever the file system raises."""
+        (lock,) = self.lock.locks
+        if not self._is_guarded:
+            check_holder(self._output, lock)
+        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        try:
+            self._version = self._write(self._version)
+        except FileExistsError:
+            check_holder(self._output, lock)
+            self._version = self._output.version(self._name)
+
+    def _release(self) -> None:
+        """Remove the file, unless another run has it now. One that this process has locked goes with that lock."""
+        found = Holder.of(self._output, self._name)
+        self.is_over = found is None or found.run == self._holder.run
+        if found is not None and self.is_over and not (self._output.is_local and self._file_lock is not None):
+            remove_lock_file(self._output, self._name)
+
+
+def watch(output: OutputFolder, files: Mapping[str, Holder], intervals: Intervals, stopping: threading.Event) -> None:
+    """Wait until the holders of these lock files are known to be dead. Raises OutputInUse if one of them lives."""
+    present = dict(files)
+    for holder in present.values():
+        text = "%s is in use by another run, which may be dead (%s): watching it for %.0f s"
+        log.warning(text, output.url, holder, intervals.stale)
+    looks = math.ceil(intervals.stale / intervals.look)  # counted, as this process may be suspended too
+    while present and looks:
+        looks -= 1
+        stopping.wait(intervals.look)
+        for file, before in tuple(present.items()):
+            found = Holder.of(output, file)
+            if found is None:
+                del present[file]
+            elif found != before or stopping.is_set():
+                raise in_use(output, found)
+
+
+def in_use(output: OutputFolder, holder: Holder | None) -> OutputInUse:
+    user = f"another run ({holder})" if holder else "another run"
+    way_out = "wait until it has ended, or choose another output_folder"
+    return OutputInUse(f"output folder {output.url!r} is in use by {user}: {way_out}")
+
+
+def remove_lock_file(output: OutputFolder, name: str) -> None:
+    """With one attempt, whoever holds it."""
+    try:
+        if output.is_local:
+            Path(output.path, name).unlink()
+        else:
+            output.fs.rm_file(f"{output.path.rstrip('/')}/{name}")
+    except FileNotFoundError:
+        pass

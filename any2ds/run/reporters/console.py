@@ -15,7 +15,7 @@ from any2ds.core.terminal.notebook import WIDTH, Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console, wrapped
 from any2ds.run.reporters import _screen
 from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
-from any2ds.run.reporters._jsonlines import JsonLines
+from any2ds.run.reporters.jsonl import JsonLines
 
 if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock

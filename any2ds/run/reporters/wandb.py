@@ -127,7 +127,7 @@ class Wandb(Reporter):
         if self._there is not None:
             outcomes = +self._outcomes
             rows = [(code, count / outcomes.total(), count) for code, count in outcomes.most_common()]
-            self._there.log({"status": self._wandb.Table(columns=["status", "frequency", "count"], data=rows)})
+            self._log("", {"status": self._wandb.Table(columns=["status", "frequency", "count"], data=rows)})
             self._save()
             self._there.finish(exit_code=exit_code)
         self._teardown()
@@ -165,12 +165,12 @@ class Wandb(Reporter):
             **more,
         )
 
-    def _log(self, group: str, metrics: Mapping[str, float]) -> None:
+    def _log(self, group: str, metrics: Mapping[str, Any]) -> None:
         """Steps are milliseconds since the first run began, so that none is used twice, whatever clocks do."""
         if self._there is not None and metrics:
             seconds = time.time() - self._began
             self._step = max(self._step + 1, int(seconds * 1000))
-            named = {f"{group}/{name}": value for name, value in metrics.items()}
+            named = {f"{group}/{name}" if group else name: value for name, value in metrics.items()}
             self._there.log({"seconds": seconds, **named}, step=self._step)
 
     def _save(self) -> None:

@@ -40,7 +40,7 @@ from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
 from any2ds.recipes.recipe import UrlRows as UrlRows
-from any2ds.run.finish import Completion as Completion
+from any2ds.run.ranks import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [
@@ -88,6 +88,15 @@ def download(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
+    separator: str | None = None,
+    quoting: Literal["auto", "minimal", "none"] = "auto",
+    comment: str | None = None,
+    columns: str | _Sequence[str] | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    url_template: str | None = None,
+    default_scheme: str | None = None,
+    unescape_html: bool = False,
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
@@ -155,7 +164,6 @@ def download(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -249,6 +257,15 @@ def download(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
+        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
+        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
+        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
+        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
+        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
+        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
         url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
@@ -324,7 +341,6 @@ def download(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -333,7 +349,7 @@ def download(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -395,7 +411,6 @@ def retry(
     min_free_bytes: int | str | None = None,
     max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -485,7 +500,6 @@ def retry(
         max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -494,7 +508,7 @@ def retry(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -548,6 +562,15 @@ def estimate(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
+    separator: str | None = None,
+    quoting: Literal["auto", "minimal", "none"] = "auto",
+    comment: str | None = None,
+    columns: str | _Sequence[str] | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    url_template: str | None = None,
+    default_scheme: str | None = None,
+    unescape_html: bool = False,
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
@@ -615,7 +638,6 @@ def estimate(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -712,6 +734,15 @@ def estimate(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
+        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
+        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
+        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
+        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
+        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
+        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
         url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
@@ -787,7 +818,6 @@ def estimate(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -796,7 +826,7 @@ def estimate(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
@@ -1024,7 +1054,6 @@ def build(
     frames: int = 0,
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
-    fetcher: Literal["curl", "requests"] = "curl",
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
@@ -1182,7 +1211,6 @@ def build(
         frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
-        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
@@ -1191,7 +1219,7 @@ def build(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
         host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)

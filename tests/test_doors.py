@@ -16,10 +16,10 @@ LISTED = TESTS / "doors.txt"
 PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 # Values that flow from room to room, and functions of values alone: their tests need no files, sockets or clock.
 PURE = {
-    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes shares stats text"
+    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes stats text"
     " version",
     "config": "parsers needs",
-    "fetch": "policy urls engines.encodings",
+    "fetch": "policy urls host_slots engines.encodings",
     "readers": "plan formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",

@@ -371,7 +371,7 @@ class MediaOptions:
         own = [step for step in self.files.transform or () if not str(step).startswith("any2ds.")]
         return bool(own) or column in self.step_columns
 
-    def groups(self) -> tuple[Any, ...]:
+    def groups(self) -> tuple[TransformOptions, ImageOptions, AudioOptions, VideoOptions]:
         return (self.files, self.image, self.audio, self.video)
 
 

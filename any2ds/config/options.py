@@ -40,6 +40,7 @@ from any2ds.config.parsers import (
     column_name,
     column_types,
     cookie_file,
+    encoding,
     extension,
     failure_codes,
     flags,
@@ -67,12 +68,15 @@ from any2ds.config.parsers import (
     required_members,
     seconds,
     secret,
+    separator,
     share,
     steps,
     stores,
     text,
     url_columns,
     url_list,
+    url_template,
+    web_scheme,
 )
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins, suggestions
@@ -154,6 +158,49 @@ class InputOptions:
         None,
         "from the file name, else txt",
     )
+    separator: str | None = option(
+        "character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then",
+        optional(separator),
+        None,
+        "a comma; in tsv a tab",
+    )
+    quoting: str = option(
+        "of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv"
+        " is, and tsv if its first rows have quoted values",
+        one_of("auto", "minimal", "none"),
+        "auto",
+    )
+    comment: str | None = option(
+        "what lines of a csv, tsv or txt begin with that are no rows: #", optional(text), None, "no line is a comment"
+    )
+    columns: tuple[str, ...] | None = option(
+        "names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then",
+        optional(names),
+        None,
+        "those of the first line",
+    )
+    encoding: str | None = option(
+        "of a list that is text: latin-1, cp1252, shift_jis …", optional(encoding), None, "utf-8, or as its mark says"
+    )
+    rows: str | None = option(
+        "where the rows are in a json document: the path of keys to an array, such as annotations or data.items",
+        optional(text),
+        None,
+        "the document is the array",
+    )
+    url_template: str | None = option(
+        "URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line",
+        optional(url_template),
+        None,
+        "the column url_col",
+    )
+    default_scheme: str | None = option(
+        "scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http",
+        optional(web_scheme),
+        None,
+        "they fail as bad_url",
+    )
+    unescape_html: bool = option("turn &amp; and other references of HTML in URLs into characters", boolean, False)
     url_col: str = option(
         "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
         url_columns,
@@ -298,11 +345,6 @@ class StorageOptions:
 class FetchOptions:
     """How it is fetched"""
 
-    fetcher: str = option(
-        "engine for http(s): curl, or requests (slower; for adapters and auth of your own)",
-        one_of("curl", "requests"),
-        "curl",
-    )
     thread_count: int | Literal["auto"] = option(
         "transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may"
         " wait for silent hosts)",
@@ -331,7 +373,7 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host, of all processes and machines together",
+        "maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it",
         integer(1),
         1_000_000,
         "adapted to each host",

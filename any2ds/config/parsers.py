@@ -324,6 +324,45 @@ def url_columns(value: Any) -> str:
     return str(value)
 
 
+def separator(value: Any) -> str:
+    """What stands between the values of a line: one character, with a blank behind it if values follow that."""
+    names = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "blank": " "}
+    written = names.get(value, value) if isinstance(value, str) else ""
+    if len(written.rstrip(" ") or written) != 1 or written[0] in '"\r\n\0':
+        raise ValueError("one character, such as ';' or tab; or one and a blank, ', '")
+    if not written[0].isascii():
+        raise ValueError("a character of ASCII")
+    return written
+
+
+def encoding(value: Any) -> str:
+    """The name of an encoding of text, as Python knows it."""
+    import codecs
+
+    try:
+        found = codecs.lookup(text(value))
+    except (LookupError, ValueError):
+        raise ValueError("an encoding, such as latin-1, cp1252, shift_jis or utf-16-le") from None
+    if not getattr(found, "_is_text_encoding", True):
+        raise ValueError("an encoding of text")
+    return found.name
+
+
+def url_template(value: Any) -> str:
+    """A URL with names of columns in braces."""
+    if not re.search(r"\{[^{}]+\}", text(value)):
+        raise ValueError("a URL with columns in braces, such as https://host/{id}.jpg")
+    return str(value)
+
+
+def web_scheme(value: Any) -> str:
+    """The scheme of URLs that have none."""
+    written = str(value).rstrip(":/").lower()
+    if written not in ("http", "https"):
+        raise ValueError("http or https")
+    return written
+
+
 def required_members(value: Any) -> str:
     """all, any, or names of members."""
     return ",".join(names(value))

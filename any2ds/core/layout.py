@@ -25,7 +25,6 @@ workers-rank-3-of-8      the same for each of several that share the shards
 wandb                    which run of Weights & Biases tells of this dataset; `wandb-rank-3-of-8` of that one
 progress/<time>.log      how runs went, of the reporter jsonl
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
-work/overtime/           which transfers outlast the turn of their process at a host, by the names of files
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 report.html              with a preset, in whose datasets nothing else may lie in sight
@@ -62,7 +61,6 @@ WANDB_FILE = f"{STATE_FOLDER}/wandb"
 PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
 WATCHING = (WANDB_FILE, PROGRESS_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
-OVERTIME_FOLDER = f"{WORK_FOLDER}/overtime"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"

@@ -180,16 +180,21 @@ class MetadataTable:
 
     @property
     def splits(self) -> dict[str, int]:
-        """Value of the column `split` -> stored samples with it, "" for null; empty if there is no such column."""
+        """Value of the column `split` -> stored samples with it, "" for null; empty if there is no such column.
+
+        Where nothing is stored: the one that all rows have, if they do.
+        """
         status = self._narrow.index("status")
         stored = [number for number, values in enumerate(self._values) if values[status] == SUCCESS]
+        numbers = stored or range(len(self._values))
         if SPLIT in self._narrow:
             place = self._narrow.index(SPLIT)
-            return splits_of(self._values[number][place] for number in stored)
-        if SPLIT not in self._rows.schema.names:
+            found = splits_of(self._values[number][place] for number in numbers)
+        elif SPLIT in self._rows.schema.names:
+            found = splits_of(take(self._rows.column(SPLIT), [self._positions[n] for n in numbers]).to_pylist())
+        else:
             return {}
-        positions = [self._positions[number] for number in stored]
-        return splits_of(take(self._rows.column(SPLIT), positions).to_pylist())
+        return found if stored else dict.fromkeys(found, 0) if len(found) == 1 else {}
 
     def add(self, sample: Sample) -> None:
         """Raises OSError if there is no room for what is large in it."""

@@ -37,11 +37,10 @@ _EXTRAS = {
     "pypdfium2": "text",
     "pyspark": "spark",
     "ray": "ray",
-    "requests": "requests",
+    "requests": "hdfs",  # webhdfs
     "s3fs": "s3",
     "smbclient": "smb",
     "smbprotocol": "smb",
-    "socks": "requests",
     "trafilatura": "text",
     "wandb": "wandb",
     "yaml": "yaml",

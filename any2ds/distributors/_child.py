@@ -17,10 +17,9 @@ from any2ds.core.processes.child_process import ForkedProcess, start
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.shares import SharePath
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._process import ALIVE, DIVIDE, END, JOB, SHARE, STOP
+from any2ds.distributors._process import ALIVE, END, JOB, SHARE, STOP
 from any2ds.distributors._reported import ReportedProgress
 
 GONE = "gone"  # the process has ended, and all of its messages were read
@@ -97,8 +96,6 @@ class Child:
         self.started = False  # it has asked for a job
         self.released = False  # it knows that there are no more
         self._sharing = 1  # processes that it knows to have jobs
-        self.numbers: set[int] = set()  # of those that the limits of hosts are divided by
-        self._paths: list[SharePath] = [()]  # the parts of these limits that it knows to have
         self.reason = ""
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
@@ -133,12 +130,6 @@ class Child:
         if processes != self._sharing:
             self._sharing = processes
             self._send(SHARE, processes)
-
-    def divide(self, paths: list[SharePath]) -> None:
-        """Send it, if it has changed, which parts of the limits of hosts it has."""
-        if paths != self._paths:
-            self._paths = paths
-            self._send(DIVIDE, paths)
 
     def release(self) -> None:
         self.released = True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
-from any2ds.core.shares import SharePath
 
 if TYPE_CHECKING:
     from any2ds.storage.folders import OutputFolder
@@ -33,13 +32,8 @@ class Worker(Protocol):
         to take no more than its part of the cores. Not asked if it is the only one."""
         ...
 
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        """Asked from another thread, or before it has begun: it is to keep to these parts of what a host allows, since
-        others fetch at the same time; none: all of it."""
-        ...
-
-    def part(self, number: int, of: int) -> Worker:
-        """The same, for one of `of` machines, or runs, that have workers: `divide` divides its share further."""
+    def among(self, machines: int) -> Worker:
+        """The same, for one of so many machines, or runs, that have workers at the same time."""
         ...
 
     @property

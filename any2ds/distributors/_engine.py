@@ -30,8 +30,7 @@ from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox, Orders
-from any2ds.distributors._places import SETTLING, Places
+from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox
 from any2ds.distributors._reported import ReportedProgress
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.storage.folders import OutputFolder
@@ -97,6 +96,11 @@ class Engine(Protocol):
     @property
     def slots(self) -> int:
         """Tasks that run at a time; it may change."""
+        ...
+
+    @property
+    def machines(self) -> int:
+        """Machines that it has, or may get; limits of hosts are divided among them."""
         ...
 
     most: float  # tasks to be given at a time, where those beyond `slots` would not wait; else inf
@@ -180,7 +184,8 @@ class _Driver:
     """The sub-jobs of one `map`."""
 
     def __init__(self, worker: Worker, sub_jobs: _SubJobs, engine: Engine, options: RunOptions) -> None:
-        self._worker, self._sub_jobs, self._engine, self._options = worker, sub_jobs, engine, options
+        self._worker = worker.among(engine.machines)
+        self._sub_jobs, self._engine, self._options = sub_jobs, engine, options
         self._output: OutputFolder = worker.folder
         interval = (_NEAR if self._output.is_local else _FAR) + _LOOKS_PER_TASK * engine.slots
         self._mailbox = Mailbox(uuid.uuid4().hex, os.urandom(32), interval)
@@ -188,10 +193,8 @@ class _Driver:
         self._inbox = Inbox(self._mailbox, self._output)
         self._numbers = count()
         self._tasks: dict[int, _RunningTask] = {}  # those that are not over
-        self._places = Places()
-        self._assign_at = -math.inf  # not before: what tasks have in flight is more than their smaller places allow
         self._grace: float | None = None  # seconds that open shards may take, once it is to stop
-        self._has_news = False  # for the tasks
+        self._has_ordered = False  # the tasks can know that they are to stop
         self._batches: list[_RunningBatch] = []
         self._cancelled: list[Batch] = []  # and may still be ending
         self._shares: deque[Sequence[PackedJob]] = deque()  # of a sub-job, each for a task that has no room yet
@@ -222,8 +225,6 @@ class _Driver:
             self._batches.remove(given)
             yield from self._end_batch(given)
         yield from self._give_up_silent()
-        if time.monotonic() >= self._assign_at:
-            self._has_news |= self._places.assign(self._engine.slots)
         self._order()
         if not self._has_begun and time.monotonic() >= self._warn_at:
             self._warn_at = math.inf
@@ -238,18 +239,18 @@ class _Driver:
             self._shares.clear()
             self._returned.clear()
             # Tasks have less time than the run, which is to see them end: it stops waiting for them then.
-            self._grace, self._has_news = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic()), True
+            self._grace = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic())
             self._order()
             yield Progress()
         self._stop_at = stop_at
 
     def _order(self) -> None:
-        """Have the tasks know what is new for them; where the folder is out of reach, with the next step."""
-        if not self._has_news:
+        """Have the tasks know that they are to stop; where the folder is out of reach, with the next step."""
+        if self._grace is None or self._has_ordered:
             return
         try:
-            self._mailbox.order(self._output, Orders(dict(self._places.taken), self._grace))
-            self._has_news = False
+            self._mailbox.order_stop(self._output, self._grace)
+            self._has_ordered = True
         except Exception as error:  # every file system has exceptions of its own
             log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
 
@@ -334,14 +335,10 @@ class _Driver:
                 log.warning("task %d is restarted: the machine that had it was lost", delivery.task)
             task.previous.add(task.attempt)
             task.attempt, task.message = delivery.attempt, ""
-            self._places.ask(delivery.task)
         for kind, content in delivery.messages:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
-            elif kind == "placed":
-                if self._places.confirm(delivery.task, content):
-                    self._assign_at = time.monotonic() + SETTLING
             elif kind == "stderr":
                 child_process.write_stderr(content)
             elif kind == "fatal" and self._stop_at == math.inf:
@@ -367,7 +364,6 @@ class _Driver:
     def _end_task(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """A task runs no more; what it was to do and has not done is given to others."""
         task = self._tasks.pop(number)
-        self._places.leave(number)
         yield from task.reported.withdrawn()
         if not task.jobs or self._stop_at < math.inf:
             return

@@ -13,40 +13,23 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
-from any2ds.core.shares import SharePath
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["began", "placed", "event", "stderr", "broken", "fatal", "ended"]
-"""Messages of a task: it has begun; which place it knows to be its; an event; a line of its standard error; why its
-worker cannot go on; an error that ends the run; it has ended."""
+Kind = Literal["began", "event", "stderr", "broken", "fatal", "ended"]
+"""Messages of a task: it has begun; an event; a line of its standard error; why its worker cannot go on; an error that
+ends the run; it has ended."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{32})-(\d+)\.post")
-_ORDERS = "orders"
+_STOP = "stop"
 _SIGNATURE = hashlib.sha256().digest_size
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What the run has to say to its tasks."""
-
-    places: Mapping[int, SharePath] = field(default_factory=dict)  # task -> its place (see `_places`)
-    grace: float | None = None  # seconds that open shards may take, once the run is to stop
-
-
-class Controls(Protocol):
-    """What a task obeys orders with; asked from another thread."""
-
-    def stop(self, grace: float) -> None: ...
-
-    def divide(self, place: SharePath) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +78,14 @@ class Mailbox:
         output.write(self.mark(task), b"")
         output.remove_many([name for name in (self.lock_file(task),) if output.exists(name)])
 
-    def order(self, output: OutputFolder, orders: Orders) -> None:
-        """Replaces earlier orders."""
-        output.write(f"{self.folder}/{_ORDERS}", self.signed(orders))
+    def order_stop(self, output: OutputFolder, grace: float) -> None:
+        """Have all tasks stop; open shards may take so many seconds."""
+        output.write(f"{self.folder}/{_STOP}", self.signed(grace))
 
-    def orders(self, output: OutputFolder) -> Orders:
-        content = output.read(f"{self.folder}/{_ORDERS}")
-        return (None if content is None else self.verified(content)) or Orders()
+    def grace(self, output: OutputFolder) -> float | None:
+        """Seconds that open shards may take; None while nobody has to stop."""
+        content = output.read(f"{self.folder}/{_STOP}")
+        return None if content is None else self.verified(content)
 
     def signed(self, content: Any) -> bytes:
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
@@ -120,19 +104,19 @@ class Mailbox:
 
 _OPEN = "open"
 _MOST_STDERR_LINES = 1000  # lines of standard error in a delivery
-_QUICK = 0.2  # of the interval: between two looks of an attempt that can only wait
 _SILENCE = 5.0  # seconds after which an attempt without messages leaves an empty delivery: it lives
 
 
 class Outbox:
     """Messages of one attempt at a task; a thread delivers them at intervals, and the rest at the end."""
 
-    def __init__(self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, controls: Controls) -> None:
+    def __init__(
+        self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, stop: Callable[[float], None]
+    ) -> None:
+        """`stop` is called in a thread of its own, with the seconds that open shards may take."""
         self._mailbox, self._output, self._task, self._attempt = mailbox, output, task, attempt
-        self._controls = controls
+        self._stop = stop
         self._is_stopping = False
-        self._place: SharePath | None = None
-        self._may_begin = threading.Event()  # or has to end
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
         self._stderr_lines = 0  # among these
@@ -153,10 +137,6 @@ class Outbox:
         self._thread.join()
         while self.lost is None and (self._signed or self._unsent):
             self._deliver()
-
-    def await_place(self, seconds: float) -> bool:
-        """Whether the run has given it a place within so many seconds, or wants it to end."""
-        return self._may_begin.wait(seconds)
 
     def send(self, kind: Kind, content: Any = None) -> None:
         with self._lock:
@@ -179,29 +159,21 @@ class Outbox:
                 warned = False
             except LockLost as error:
                 self.lost = error
-                self._controls.stop(0.0)
-                self._may_begin.set()
+                self._stop(0.0)
                 return
             except Exception as error:  # every file system has exceptions of its own; the next delivery has it all
                 log.log(
                     logging.DEBUG if warned else logging.WARNING, "the run cannot be reached: %s", error_text(error)
                 )
                 warned = True
-            interval = self._mailbox.interval
-            if self._closing.wait(interval if self._may_begin.is_set() else _QUICK * interval):
+            if self._closing.wait(self._mailbox.interval):
                 return
 
     def _look(self) -> None:
-        orders = self._mailbox.orders(self._output)
-        if not self._is_stopping and orders.grace is not None:
+        grace = self._mailbox.grace(self._output)
+        if not self._is_stopping and grace is not None:
             self._is_stopping = True
-            self._controls.stop(orders.grace)
-            self._may_begin.set()
-        if (place := orders.places.get(self._task)) is not None and place != self._place:
-            self._place = place
-            self._controls.divide(place)
-            self.send("placed", place)
-            self._may_begin.set()
+            self._stop(grace)
 
     def _deliver(self) -> None:
         if self._signed is None:

@@ -11,7 +11,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -26,7 +26,6 @@ JOB = "job"  # parent to child, with the job
 END = "end"  # parent to child: there are no more
 STOP = "stop"  # parent to child: finish what can be finished soon, and end
 SHARE = "share"  # parent to child, with the number of processes that have jobs
-DIVIDE = "divide"  # parent to child, with its parts of the limits of hosts
 FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 STUCK = "stuck"  # child to parent, with a StuckFetcher: the process ends
@@ -60,8 +59,7 @@ def main(inlet: IO[bytes]) -> None:
         stopping.set()
         worker.stop()
 
-    heard = {SHARE: worker.share, DIVIDE: worker.divide}
-    threading.Thread(target=_receive, args=(inlet, jobs, stop, heard), daemon=True).start()
+    threading.Thread(target=_receive, args=(inlet, jobs, stop, worker.share), daemon=True).start()
     lock = threading.Lock()
 
     def send(message: Any) -> None:
@@ -136,14 +134,13 @@ def _receive(
     inlet: IO[bytes],
     jobs: SimpleQueue[ShardJob | None],
     stop: Callable[[], None],
-    heard: Mapping[str, Callable[[Any], None]],
+    share: Callable[[int], None],
 ) -> None:
-    """`heard` says what to do with messages that are no jobs."""
     try:
         while True:
             kind, content = pickle.load(inlet)
-            if kind in heard:
-                heard[kind](content)
+            if kind == SHARE:
+                share(content)
                 continue
             if kind == STOP:
                 stop()

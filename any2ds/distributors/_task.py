@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
-_LONGEST_WAIT = 600.0  # seconds until the run has said which part of hosts' limits is its
 _MOST_LOST = 4  # attempts at a task before each of its shards gets one; clusters may try for ever
 _LONGEST_LINE = 1 << 16  # bytes of a message on standard error
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
@@ -119,15 +118,12 @@ class Task:
         output.write(begun, b"." * (lost + 1))
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
         with (
-            Outbox(self.mailbox, output, self.number, attempt, distributor) as outbox,
+            Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
             _forwarded_stderr(outbox) as distributor.stderr,
         ):
             if lost >= _MOST_LOST:
                 jobs = ()
                 outbox.send("broken", f"{lost} attempts at its task were lost, most often because memory has run out")
-            elif not outbox.await_place(_LONGEST_WAIT):
-                jobs = ()
-                outbox.send("broken", f"the run has not answered its task for {_LONGEST_WAIT:.0f} s")
             events: Any = distributor.map(worker, (job.unpacked(min(lost, 1)) for job in jobs))
             try:
                 with closing(events):

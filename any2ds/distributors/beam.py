@@ -86,6 +86,7 @@ class _Beam:
     def __init__(self, asked: Asked, terms: Terms) -> None:
         self._asked, self._terms = asked, terms
         self.slots, self.patience = terms.slots, terms.patience
+        self.machines = 1 if terms.is_local else terms.slots  # services do not say how many they have
         self.end_timeout = _END_TIMEOUT if terms.is_local else _REMOTE_END_TIMEOUT
         self.most = math.inf  # a pipeline for each task would cost more than tasks beyond the slots do
 

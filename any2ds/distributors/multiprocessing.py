@@ -20,7 +20,6 @@ from any2ds.core.processes.resources import cores
 from any2ds.core.processes.watchdog import LOOK_SECONDS
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.shares import SharePath
 from any2ds.distributors._child import END_TIMEOUT, GONE, Child, Inbox, end_waiting
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import CRASHED, EVENT, FATAL, STUCK, WANT_JOB
@@ -39,7 +38,7 @@ _DEATHS_IN_COMPANY = 1
 
 # What the threads around the main loop say to it, beside the messages of the children.
 _MOST_BYTES_AHEAD = 128 << 20  # of jobs that no process has yet; one job may have more
-_JOB, _NO_MORE_JOBS, _BROKEN, _STOP, _PLACE = "job", "no_more_jobs", "broken", "stop", "place"
+_JOB, _NO_MORE_JOBS, _BROKEN, _STOP = "job", "no_more_jobs", "broken", "stop"
 
 
 class MultiprocessingDistributor:
@@ -50,12 +49,10 @@ class MultiprocessingDistributor:
         self.processes_count = options.processes_count or cores()
         self._stop_at = math.inf
         self._inbox: Inbox | None = None  # of the present `map`
-        self._place: SharePath = ()  # see `divide`
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         inbox: Inbox = SimpleQueue()
         self._inbox = inbox
-        inbox.put((None, _PLACE, self._current_place))
         if self._stop_at < math.inf:
             return
         team = _Team(worker, jobs, inbox, self._options, self.stderr)
@@ -65,16 +62,6 @@ class MultiprocessingDistributor:
         finally:
             team.kill_all()
             end_waiting()
-
-    def divide(self, place: SharePath) -> None:
-        """Asked from another thread: its processes together have this part of the limits of hosts."""
-        self._place = place
-        if self._inbox is not None:
-            self._inbox.put((None, _PLACE, self._current_place))
-
-    def _current_place(self) -> SharePath:
-        """Asked when a message is read: messages of two threads may come in any order."""
-        return self._place
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
@@ -107,8 +94,6 @@ class _Team:
         self._most_kills = _KILLS_IN_A_ROW
         self._next_look = 0.0
         self._stop_at = math.inf
-        self._place: SharePath = ()  # of this team among others
-        self._free = set(range(self._processes))  # numbers that no process has; each is a part of what hosts allow
 
     @property
     def unfinished(self) -> bool:
@@ -149,22 +134,6 @@ class _Team:
         for child in busy:
             child.share(len(busy))
 
-    def _divide_hosts(self) -> None:
-        """What they allow, among all processes that may fetch at a time: before the last job is known, all of them.
-
-        A part is a process's until that has ended or was killed.
-        """
-        if not self._more and self._children:
-            to_start = min(self._waiting, max(0, self._most_children - len(self._children)))
-            kept = min(len(self._free), to_start)
-            for number in sorted(self._free)[kept:]:
-                self._free.remove(number)
-                min(self._children, key=lambda child: len(child.numbers)).numbers.add(number)
-        for child in self._children:
-            has_all = len(child.numbers) == self._processes
-            own = [(*self._place, (number, self._processes)) for number in sorted(child.numbers)]
-            child.divide([self._place] if has_all else own)
-
     def kill_all(self) -> None:
         """End all processes, whatever they are at."""
         self._puller.stop()
@@ -180,8 +149,6 @@ class _Team:
         if kind == _STOP:
             self._begin_to_stop(content)
             yield Progress()
-        elif kind == _PLACE:
-            self._place = content()
         elif kind == _JOB:
             if not self._is_stopping:
                 self._rows += content.count
@@ -266,15 +233,13 @@ class _Team:
             if job.shard_id in under_way:
                 job = job.after_hang(under_way[job.shard_id])
             (self._suspects if self._is_suspect(job) else self._returned).append(job)
-        if not (child.started and under_way):  # no shard is to blame, and the next process may end as soon
+        if not (under_way or child.released):  # no shard is to blame, and the next process may end as soon
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise RunError(f"worker processes end at once, the last one with: {reason}")
 
     def _forget(self, child: Child) -> None:
         self._children.pop(child, None)
-        self._free |= child.numbers
-        child.numbers = set()
         with contextlib.suppress(ValueError):
             self._asking.remove(child)
 
@@ -314,13 +279,9 @@ class _Team:
             self._asking.remove(child)
         waiting = self._waiting
         starting = sum(not c.started for c in self._children)
-        while starting < waiting and len(self._children) < self._most_children and self._free:
-            child = Child(self._worker, self._inbox, self._stderr)
-            child.numbers.add(min(self._free))
-            self._free -= child.numbers
-            self._children[child] = None
+        while starting < waiting and len(self._children) < self._most_children:
+            self._children[Child(self._worker, self._inbox, self._stderr)] = None
             starting += 1
-        self._divide_hosts()
         if not (self._more or waiting):
             while self._asking:
                 self._asking.popleft().release()

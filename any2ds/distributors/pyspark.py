@@ -215,6 +215,19 @@ class _Spark:
                 self._known = int(self.context.defaultParallelism)
         return self._known
 
+    @property
+    def machines(self) -> int:
+        """Those with executors, and that of the driver; where executors come later, as many as there may be tasks."""
+        if self.is_local:
+            return 1
+        try:
+            executors: Any = self.context._jsc.sc().statusTracker().getExecutorInfos()
+            present = len({executor.host() for executor in executors})
+        except Exception as error:  # the session has been stopped
+            log.debug("the number of machines is unknown: %s", error_text(error))
+            return self.slots
+        return max(present, self.slots) if self.grows else present
+
     def begin(self, tasks: Sequence[Task]) -> _Job:
         return _Job(self.context, tasks)
 

@@ -79,6 +79,13 @@ class _Ray:
             self._known = int(ray.cluster_resources().get("CPU", 0)) or 1
         return self._wanted or self._known
 
+    @property
+    def machines(self) -> int:
+        try:
+            return sum(bool(node["Alive"]) for node in ray.nodes())
+        except (ConnectionError, ray.exceptions.RayError):
+            return self.slots
+
     def begin(self, tasks: Sequence[Task]) -> _Tasks:
         """Raises RunError if the cluster does not take them."""
         try:

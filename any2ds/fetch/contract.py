@@ -14,8 +14,8 @@ from any2ds.core.samples import Fetched
 class Fetcher(Protocol):
     """Fetches rows. One lives as long as its process, across shards; where it is stuck, the process ends with it.
 
-    If it has a method `divide(paths)` that is called from other threads, at first before it fetches, with its share of
-    what a host allows (`fetch.policy.share.Share.paths`).
+    If it has a method `share(processes)`, that is called from other threads, at first before it fetches, with how many
+    processes of this machine fetch at the same time.
     """
 
     def robots_cost(self) -> RobotsCost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
@@ -10,14 +10,12 @@ from any2ds.core.metrics import Traffic
 from any2ds.core.reports import RobotsCost
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
-from any2ds.core.shares import SharePath
 from any2ds.fetch.feeder import Feeder
+from any2ds.fetch.host_slots import HOST_SLOTS
 from any2ds.fetch.loop import Loop
-from any2ds.fetch.overtime import Overtime
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
-from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfers
-from any2ds.fetch.policy.share import ALONE, Share
+from any2ds.fetch.policy.schedule import Schedule, limits_of
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.urls import normalize
@@ -27,44 +25,45 @@ from any2ds.storage.stores import Stores
 class UrlFetcher:
     """The `Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
 
-    def __init__(
-        self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None, overtime: Overtime | None = None
-    ) -> None:
-        """`overtime`, which it closes, is needed where others fetch as well (`divide`)."""
+    def __init__(self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None, machines: int = 1) -> None:
+        """`machines` fetch at the same time, and each has a part of what hosts allow."""
         self._options = options
         self._buffer = buffer
-        self._profiles = Profiles(options)
+        self._profiles = Profiles(options, machines)
         self._robots: Robots | None = None
         if options.robots != "ignore" or self._profiles.differ:
-            self._robots = Robots(product_of(options.user_agent), options.robots, self._profiles.robots_policy)
+            self._robots = Robots(
+                product_of(options.user_agent), options.robots, self._profiles.robots_policy, machines
+            )
         self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
-        self._loop: Loop | None = None  # of the last `fetch`
-        self._share = ALONE
-        self._overtime = overtime
+        self._schedule: Schedule | None = None  # of the last `fetch`, as the next
+        self._loop: Loop | None = None
+        self._machines = machines
+        self._fetchers = machines
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options, profiles = self._options, self._profiles
         most = min(options.most_transfers, self._buffer.transfers)
-        schedule = Schedule(
-            ScheduleLimits(
-                most, options.timeout, options.retries, options.total_timeout, spare_transfers(options, most)
-            ),
+        schedule = self._schedule = Schedule(
+            limits_of(options, most),
             profiles.default.policy,
             robots=self._robots,
             host_of=profiles.host_of if profiles.tells_hosts_apart else None,
+            slots_of_hosts=HOST_SLOTS,
         )
-        schedule.turns.announcements = self._overtime
+        schedule.fetchers = self._fetchers
+        if profiles.tells_hosts_apart:  # by limits, to which a request is bound before it is sent
+            self._transport.load_web_engine()
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:
             self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
-            self._loop.share = self._share
             yield from self._loop.run()
             feeder.check()
 
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        self._share = Share(tuple(paths))
-        if self._loop is not None:
-            self._loop.share = self._share
+    def share(self, processes: int) -> None:
+        self._fetchers = processes * self._machines
+        if self._schedule is not None:
+            self._schedule.fetchers = self._fetchers
 
     @property
     def activity(self) -> int:
@@ -84,5 +83,5 @@ class UrlFetcher:
 
     def close(self) -> None:
         self._transport.close()
-        if self._overtime is not None:
-            self._overtime.close()
+        if self._schedule is not None:
+            self._schedule.close()

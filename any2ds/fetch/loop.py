@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from any2ds.config.options import FetchOptions
@@ -53,7 +54,6 @@ class Loop:
         self._open_files = OpenFiles()
         self._slots, self._spare = schedule.slots, schedule.spare  # with enough open files
         self._meter = Meter()
-        self.share = schedule.turns.share  # of the limits of hosts; another thread may set another one
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
 
     def new_clock(self) -> Clock:
@@ -68,7 +68,7 @@ class Loop:
                 self._follow_open_files()
             if self._window is not None:
                 self._follow(self._window)
-            self._divide(clock.now())
+            self.activity += schedule.shared_until > clock.now()
             begun, done = self._begin(clock.now())
             if self._window is not None:
                 self._window.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
@@ -111,15 +111,6 @@ class Loop:
         if schedule.queued or schedule.deferred or schedule.fresh:
             return "hosts"
         return "rows" if self._breaker.idle else "network"
-
-    def _divide(self, now: float) -> None:
-        """Keep to the share of what hosts allow, and to the turns that others leave to this fetcher."""
-        schedule, share = self._schedule, self.share
-        if share is not schedule.turns.share:
-            schedule.divide(share, now)
-        if not share.is_all:
-            schedule.turns.time_of_day = self._clock.time_of_day() - now
-            self.activity += schedule.shared_until > now
 
     def _follow(self, window: Window) -> None:
         """Let everything that depends on how many may be in flight know it."""
@@ -211,11 +202,6 @@ class Loop:
             self._follow_open_files()
         elif ended:
             self._open_files.opened()
-        for attempt in schedule.turns.outlasting(now):
-            self._transport.cancel(attempt)
-            if attempt.trial is not None:
-                attempt.trial.started -= 1
-            schedule.withdraw(attempt, now)
         return done
 
     def _postpone(self, attempt: Attempt, now: float) -> None:
@@ -258,7 +244,8 @@ class Loop:
     def _overdue(self, now: float) -> Iterator[tuple[Attempt, Failure]]:
         overdue = self._schedule.overdue(now, self._transport.received)
         for attempt in [*overdue, *(probe for probe in self._probes if probe.deadline <= now)]:
-            yield attempt, self._transport.cancel(attempt)
+            failure = self._transport.cancel(attempt)
+            yield attempt, replace(failure, code="timeout_stalled") if attempt.is_stalled else failure
 
 
 def is_web(url: str | None) -> bool:
@@ -286,7 +273,3 @@ class Clock:
                 self.stopped_at = now
         self._looked = now
         return now
-
-    def time_of_day(self) -> float:
-        """That all fetchers of a run agree on."""
-        return time.time()

@@ -13,7 +13,7 @@ from typing import Any
 from any2ds.config.options import FetchOptions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
-from any2ds.fetch.policy.hosts import HostPolicy
+from any2ds.fetch.policy.hosts import UNLIMITED, HostPolicy
 from any2ds.fetch.policy.robots import Policy
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import host_name
@@ -34,9 +34,13 @@ class Profile:
 
 
 class Profiles:
-    """Raises OptionError if a cookie file cannot be read (any more)."""
+    """Raises OptionError if a cookie file cannot be read (any more).
 
-    def __init__(self, options: FetchOptions) -> None:
+    Limits of hosts are for all `machines` together: each has its part, but at least one transfer at a time.
+    """
+
+    def __init__(self, options: FetchOptions, machines: int = 1) -> None:
+        self._machines = machines
         self._overrides = options.hosts or {}
         self._jars: dict[str, CookieJar] = {}
         self._made: dict[tuple[str, ...], Profile] = {}
@@ -115,7 +119,10 @@ class Profiles:
         for pattern in patterns:
             own.update(self._overrides[pattern])
         options = replace(self._options, **own)
-        policy = HostPolicy(options.max_per_host, options.host_delay, options.max_retry_after)
+        at_once, delay = max(1, options.max_per_host // self._machines), options.host_delay * self._machines
+        if options.max_per_host >= UNLIMITED:
+            at_once = UNLIMITED
+        policy = HostPolicy(at_once, delay, options.max_retry_after)
         jar = self._jars[options.cookies] if options.cookies else None
         return Profile(options, policy, jar, "headers" in own)
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
-from any2ds.core.errors import OptionError
-from any2ds.core.plugins import missing_extra
+from any2ds.config.options import FetchOptions
+from any2ds.core.errors import OptionError, UnfitWorker, error_text
 from any2ds.core.schemes import FILE_SYSTEMS
 from any2ds.fetch.urls import environment_has_proxy, normalize, scheme_of
 from any2ds.storage.stores import Stores
@@ -28,68 +25,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def web_engine(wanted: str) -> str:
-    """The engine for http(s): the one that is wanted, or `requests` where libcurl cannot be had.
-
-    Raises MissingExtra if that is not installed either.
-    """
-    if wanted == "curl":
-        try:
-            import pycurl  # noqa: F401
-        except ImportError as error:
-            _LOG.warning("pycurl cannot be imported (%s): fetching with requests instead, at less speed", error)
-        else:
-            return "curl"
-    try:
-        import requests  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("fetching with requests", error) from error
-    return "requests"
-
-
 def check(options: FetchOptions) -> None:
-    """To be called before anything is made.
-
-    Raises MissingExtra for what the chosen engine lacks, OptionError for an option that it cannot follow.
-    """
-    if options.fetcher == "curl" and not _asks_name_servers(options):
-        return  # it can do everything, and is not loaded before it is needed
-    refuse_impossible(options, web_engine(options.fetcher))
+    """To be called before anything is made. Raises OptionError for an option that cannot be followed."""
     if _asks_name_servers(options) and _all_proxied(options):
         raise OptionError("nameservers: a proxy resolves all names itself: leave out one of the two")
-    if options.fetcher == "curl":
-        return
-    if any(proxy.startswith("socks") for proxy in _proxies(options)):
-        try:
-            import_module("socks")
-        except ImportError as error:
-            raise missing_extra("fetching with requests through a SOCKS proxy", error) from error
-
-
-def refuse_impossible(options: FetchOptions, engine: str) -> None:
-    """Raises OptionError for an option that `engine` (curl, requests) cannot follow."""
-    if engine != "requests":
-        return
-    if _asks_name_servers(options):
-        raise OptionError(
-            "nameservers: requests leaves host names to the operating system:"
-            " leave the option out, or fetch with --fetcher=curl (pip install pycurl)"
-        )
-    if options.max_header_bytes < MOST_HEADER_BYTES and any(proxy.startswith("socks") for proxy in _proxies(options)):
-        raise OptionError(
-            "max_header_bytes: requests cannot count headers behind a SOCKS proxy:"
-            " leave the option out, or fetch with --fetcher=curl"
-        )
 
 
 def _asks_name_servers(options: FetchOptions) -> bool:
-    """Whether name servers of the user's are to be asked; `os` is what requests does anyway."""
+    """Whether name servers of the user's are to be asked."""
     return options.nameservers not in (None, ("os",))
-
-
-def _proxies(options: FetchOptions) -> list[str]:
-    proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
-    return [proxy for proxy in proxies if proxy]
 
 
 def _all_proxied(options: FetchOptions) -> bool:
@@ -117,7 +61,6 @@ class Routes:
         self._profiles, self._options, self._buffer, self._robots = profiles, options, buffer, robots
         self._stores = stores or Stores()
         self._expected = min(options.most_transfers, buffer.transfers)
-        self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
         self._by_scheme: dict[str, Transport] = {}
         self._main: Transport | None = None
@@ -142,6 +85,10 @@ class Routes:
         self._expected = transfers
         for engine in self._engines.values():
             engine.expect(transfers)
+
+    def load_web_engine(self) -> None:
+        """Have it before the first request, where the time of that matters."""
+        self._choose("https://")
 
     def start(self, attempt: Attempt, url: str) -> None:
         (self._by_scheme.get(url[: url.index(":")]) or self._choose(url)).start(attempt, url)
@@ -181,10 +128,7 @@ class Routes:
 
     def _choose(self, url: str) -> Transport:
         scheme = scheme_of(url)
-        if not self._web_engine and scheme not in FILE_SYSTEMS:
-            self._web_engine = web_engine(self._options.fetcher)
-            refuse_impossible(self._options, self._web_engine)  # where a worker has another engine than the driver
-        name = "fsspec" if scheme in FILE_SYSTEMS else self._web_engine
+        name = "fsspec" if scheme in FILE_SYSTEMS else "curl"
         engine = self._by_scheme[scheme] = self._engines.get(name) or self._open(name)
         return engine
 
@@ -192,23 +136,19 @@ class Routes:
         engine: Transport
         options, buffer = self._options, self._buffer
         if name == "curl":
-            from any2ds.fetch.engines.curl import CurlTransport
+            try:
+                from any2ds.fetch.engines.curl import CurlTransport
+            except ImportError as error:  # such as in a process that has loaded TensorFlow, whose TLS is another one
+                raise UnfitWorker(f"libcurl cannot be loaded in this process: {error_text(error)}") from error
 
             engine = CurlTransport(self._profiles, options, buffer, self._robots)
-        elif name == "requests":
-            from any2ds.fetch.engines.requests import NeverKept, RequestsClient, Trust
-            from any2ds.fetch.engines.threads import ThreadTransport
-
-            client = partial(RequestsClient, self._profiles, Trust(), self._robots, NeverKept())
-            engine = ThreadTransport(client, options, buffer, self.wake)
         else:
             from any2ds.fetch.engines.fsspec import FileSystems, FsspecClient
             from any2ds.fetch.engines.threads import ThreadTransport
 
-            files = partial(
-                FsspecClient, options, FileSystems(self._stores, options.allow_link_local), buffer.share // 2
-            )
-            engine = ThreadTransport(files, options, buffer, self.wake)
+            systems = FileSystems(self._stores, options.allow_link_local)
+            files = FsspecClient(options, systems, buffer.share // 2)
+            engine = ThreadTransport(files.fetch, options, buffer, self.wake)
         if options.thread_count == "auto":
             engine.expect(self._expected)
         self._engines[name] = engine

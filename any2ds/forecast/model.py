@@ -17,9 +17,8 @@ from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
 from any2ds.fetch.feeder import ROWS_AHEAD
-from any2ds.fetch.policy.hosts import UNLIMITED
+from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, LEAST_FIRST, UNLIMITED
 from any2ds.fetch.policy.rules import address_of
-from any2ds.fetch.policy.share import Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
@@ -36,7 +35,7 @@ SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (python -m benchmarks estimates)
 _DRAWS = 3  # simulations with other random numbers, and
 _FAR_APART, _MOST_DRAWS = 2.0, 9  # where their times differ by this factor, so many
-_ALIKE = 8  # workers, from which on each begins with as few transfers to a host (see fetch/policy/hosts.py)
+_ALIKE = int(FIRST_AT_ONCE / LEAST_FIRST)  # workers, from which on each begins with as few transfers to a host
 _FEW_HOSTS = 10  # of a list, whose order hardly matters
 _IN_BLOCKS = 0.3  # times the hosts of a shard of a shuffled list: with fewer, the rows of a host come together
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
@@ -187,7 +186,7 @@ class Model:
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
         workers = max(1, min(machines * processes, self.shards))  # that have something to do
-        machine = Machine(bandwidth / 8 / processes, own * crowding, self._share(workers))
+        machine = Machine(bandwidth / 8 / processes, own * crowding, self._fetchers(workers))
         runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
         if times[-1] > _FAR_APART * times[0]:
@@ -300,11 +299,11 @@ class Model:
         more = (rows - count) / found.pace if found.pace else 0.0
         return replace(found, seconds=found.seconds + more)
 
-    def _share(self, workers: int) -> Share:
-        """Of one of so many, of the limits of hosts."""
+    def _fetchers(self, workers: int) -> int:
+        """Workers that divide what a host allows, or what it gets at first."""
         fetch = self.config.fetch
         is_limited = bool(fetch.hosts) or fetch.host_delay > 0 or fetch.max_per_host < UNLIMITED
-        return Share.of((0, workers if is_limited else min(workers, _ALIKE)))
+        return workers if is_limited else min(workers, _ALIKE)
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""

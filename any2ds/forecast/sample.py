@@ -145,6 +145,7 @@ def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:
         config.input,
         url_list=_as_in_list(config, rows),
         input_format=None,
+        url_template=None,
         limit=None,
         shuffle=None,
         column_types=None,

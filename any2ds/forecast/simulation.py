@@ -10,9 +10,9 @@ import heapq
 import itertools
 import logging
 import random
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from any2ds.config.options import FetchOptions
@@ -27,8 +27,7 @@ from any2ds.fetch.loop import Clock, Loop
 from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
-from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name, spare_transfers
-from any2ds.fetch.policy.share import ALONE, Share
+from any2ds.fetch.policy.schedule import Schedule, host_name, limits_of
 from any2ds.fetch.policy.window import Window
 from any2ds.fetch.profiles import Profiles
 
@@ -64,7 +63,7 @@ class Machine:
 
     line: float = float("inf")  # bytes per second
     cpu: float = 0.0  # seconds of the processor for each transfer, in the thread that drives the sockets
-    share: Share = ALONE  # of the limits of hosts, which it keeps together with other workers
+    workers: int = 1  # among which the limits of hosts are divided, this one included
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +82,6 @@ class Simulated:
     pace: float = 0.0  # rows per second in the middle: without the start, and the last rows that all wait for
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """One of several workers that are simulated together. Times are seconds of the clock of all."""
-
-    rows: Iterable[Row]
-    machine: Machine
-    begins: float = 0.0
-    dies: float = NEVER  # with all that it has in flight
-
-
-@dataclass(frozen=True, slots=True)
-class HostLog:
-    """What a host saw of all workers together."""
-
-    requests: int
-    most_at_once: int
-    least_apart: float  # seconds between two starts; NEVER if there was one
-
-
 class TurnedClock(Clock):
     """Time that passes when somebody says so."""
 
@@ -110,9 +90,6 @@ class TurnedClock(Clock):
         self.seconds = seconds
 
     def now(self) -> float:
-        return self.seconds
-
-    def time_of_day(self) -> float:
         return self.seconds
 
 
@@ -153,34 +130,18 @@ class Line:
 
 
 class Hosts:
-    """Those that all workers ask: they answer by how many requests each has."""
+    """They answer by how many requests each has."""
 
-    def __init__(self, answers: Answers, is_logging: bool = False) -> None:
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._at_once: Counter[str] = Counter()
-        self._visits: defaultdict[str, list[tuple[float, float]]] | None = defaultdict(list) if is_logging else None
 
     def begin(self, host: str, row: Row) -> Answer:
         self._at_once[host] += 1
         return self._answers(host, row, self._at_once[host])
 
-    def end(self, host: str, began: float, at: float) -> None:
+    def end(self, host: str) -> None:
         self._at_once[host] -= 1
-        if self._visits is not None:
-            self._visits[host].append((began, at))
-
-    def logs(self) -> dict[str, HostLog]:
-        """Of requests that have ended."""
-        return {host: _log(visits) for host, visits in (self._visits or {}).items()}
-
-
-def _log(visits: Sequence[tuple[float, float]]) -> HostLog:
-    # One that begins when another ends takes its place.
-    changes = sorted([(began, 1) for began, _ in visits] + [(ended, -1) for _, ended in visits])
-    most = max(itertools.accumulate(change for _, change in changes))
-    starts = sorted(began for began, _ in visits)
-    apart = min((then - before for before, then in itertools.pairwise(starts)), default=NEVER)
-    return HostLog(len(visits), most, apart)
 
 
 class SimulatedNetwork:
@@ -189,8 +150,8 @@ class SimulatedNetwork:
     backlog = 0
     waited = 0.0
 
-    def __init__(self, hosts: Hosts, machine: Machine, buffer: Buffer, rng: random.Random, begins: float = 0.0) -> None:
-        self.clock = TurnedClock(begins)
+    def __init__(self, hosts: Hosts, machine: Machine, buffer: Buffer, rng: random.Random) -> None:
+        self.clock = TurnedClock()
         self.asked: Counter[str] = Counter()
         self.busy = 0.0
         self.most = 0
@@ -261,22 +222,17 @@ class SimulatedNetwork:
             self._finish(attempt, at, ended)
 
     def _finish(self, attempt: Attempt, at: float, ended: list[tuple[Attempt, Payload | Failure]]) -> None:
-        if (live := self._remove(attempt, at)) is None:
+        if (live := self._remove(attempt)) is None:
             return
         began, _, answer = live
         self._buffer.received += answer.size
         ended.append((attempt, answer.failure or _payload(at - began)))
 
-    def _remove(self, attempt: Attempt, at: float) -> tuple[float, float, Answer] | None:
+    def _remove(self, attempt: Attempt) -> tuple[float, float, Answer] | None:
         live = self._live.pop(attempt, None)
         if live is not None:
-            self._hosts.end(host_name(attempt.url or attempt.row.url), live[0], at)
+            self._hosts.end(host_name(attempt.url or attempt.row.url))
         return live
-
-    def die(self, at: float) -> None:
-        """Nobody is at the other end of its transfers any more."""
-        for attempt in list(self._live):
-            self._remove(attempt, at)
 
     def received(self, attempt: Attempt) -> int:
         live = self._live.get(attempt)
@@ -287,7 +243,7 @@ class SimulatedNetwork:
 
     def cancel(self, attempt: Attempt) -> Failure:
         received = self.received(attempt)
-        live = self._remove(attempt, self.clock.seconds)
+        live = self._remove(attempt)
         if live is not None and live[2].failure is not None and live[2].failure.code in TIMEOUTS:
             return live[2].failure
         return Failure("fetch", "timeout_total", received=received)
@@ -342,29 +298,28 @@ def _silent() -> Iterator[None]:
 class _Worker:
     """One worker; `turn` by `turn` through its rows."""
 
-    def __init__(self, options: FetchOptions, plan: WorkerPlan, hosts: Hosts, seed: int) -> None:
+    def __init__(
+        self, options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int
+    ) -> None:
         rng = random.Random(seed)
         most = options.most_transfers
-        profiles, robots = Profiles(options), None
+        profiles, robots = Profiles(options, machine.workers), None
         if options.robots != "ignore" or profiles.differ:
-            robots = Robots(product_of(options.user_agent), options.robots, profiles.robots_policy)
+            robots = Robots(product_of(options.user_agent), options.robots, profiles.robots_policy, machine.workers)
         schedule = Schedule(
-            ScheduleLimits(
-                most, options.timeout, options.retries, options.total_timeout, spare_transfers(options, most)
-            ),
+            limits_of(options, most),
             profiles.default.policy,
             rng,
             robots,
             profiles.host_of if profiles.tells_hosts_apart else None,
         )
-        self._plan = plan
+        schedule.fetchers = machine.workers
         self._buffer = Buffer(options.max_buffered_bytes, most)
-        self.network = SimulatedNetwork(hosts, plan.machine, self._buffer, rng, plan.begins)
-        feeder = SimulatedFeeder(plan.rows, schedule, most)
+        self.network = SimulatedNetwork(Hosts(answers), machine, self._buffer, rng)
+        feeder = SimulatedFeeder(rows, schedule, most)
         loop = SimulatedLoop(options, schedule, self.network, self._buffer, feeder)  # type: ignore[arg-type]
-        loop.share = plan.machine.share
         if loop._window is not None:
-            loop._window = Window(most, plan.begins, rng)
+            loop._window = Window(most, 0.0, rng)
             feeder.stock = 256
         self._turns = loop.run()
         self._codes: Counter[str] = Counter()
@@ -373,9 +328,6 @@ class _Worker:
 
     def turn(self) -> bool:
         """Whether there is more to do."""
-        if self.network.clock.seconds >= self._plan.dies:
-            self.network.die(self._plan.dies)
-            return False
         try:
             batch = next(self._turns, None)
         except NetworkDown as error:
@@ -412,36 +364,10 @@ def simulate(
     options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int = 0
 ) -> Simulated:
     """Fetch `rows` in one worker with these options. Reproducible: the same `seed` gives the same run."""
-    with _silent(), closing(_Worker(options, WorkerPlan(rows, machine), Hosts(answers), seed)) as worker:
+    with _silent(), closing(_Worker(options, rows, answers, machine, seed)) as worker:
         while worker.turn():
             pass
         return worker.found()
-
-
-def simulate_together(
-    options: FetchOptions, plans: Sequence[WorkerPlan], answers: Answers, seed: int = 0
-) -> tuple[list[Simulated], dict[str, HostLog]]:
-    """Have several workers ask the same hosts: what became of the rows of each, and what each host saw.
-
-    The worker that is behind goes on, so that their clocks differ by a turn (0.1 s) at most: for that long a host may
-    know too little of what the others have begun. The logs are exact.
-    """
-    hosts = Hosts(answers, is_logging=True)
-    with ExitStack() as stack:
-        stack.enter_context(_silent())
-        workers = [
-            stack.enter_context(closing(_Worker(options, plan, hosts, seed + number)))
-            for number, plan in enumerate(plans)
-        ]
-        behind = [(worker.network.clock.seconds, number) for number, worker in enumerate(workers)]
-        heapq.heapify(behind)
-        while behind:
-            _, number = behind[0]
-            if workers[number].turn():
-                heapq.heapreplace(behind, (workers[number].network.clock.seconds, number))
-            else:
-                heapq.heappop(behind)
-        return [worker.found() for worker in workers], hosts.logs()
 
 
 def _pace(ended: Sequence[tuple[float, int]]) -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import dataclasses
-import io
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -18,14 +16,12 @@ from any2ds.readers.sources import Source
 from any2ds.storage.lists import InputFile, stamps
 from any2ds.storage.stores import Stores
 
-BLOCK = 128 << 10  # bytes in which the rows of a block begin
-_ROW = 32 << 10  # bytes of a row that are read if it ends behind its block; of longer rows some are missing
+BLOCK = 128 << 10  # bytes of a block, of which the whole lines are used
 _BLOCKS = 2000
 _AT_ONCE = 64  # blocks that are asked for together
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_LINES = frozenset({"txt", "jsonl", *_DELIMITERS})
+_WITH_HEADER = frozenset({"csv", "tsv"})
+_LINES = frozenset({"txt", "jsonl", *_WITH_HEADER})
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # which begin those of UTF-32, too, or are in them
-_HEADER_LINES = 100
 
 
 def can_be_read_in_blocks(inputs: Sequence[Input]) -> bool:
@@ -53,7 +49,7 @@ class RandomPart(Source):
         sizes = [each.size or 0 for each in stamps([part.file for part in files])]
         places = _places(sizes, random.Random(options.shuffle))
         return [
-            dataclasses.replace(part, part=BlocksOfFile(part.file, part.format, size, own, is_first=not number))
+            dataclasses.replace(part, part=BlocksOfFile(part, size, own, is_first=not number))
             for number, (part, size, own) in enumerate(zip(files, sizes, places, strict=True))
         ]
 
@@ -82,69 +78,32 @@ def _places(sizes: Sequence[int], rng: random.Random) -> list[list[int]]:
 
 
 class BlocksOfFile:
-    """Makes the streams of whole lines that stand for a file."""
+    """Makes the streams of whole lines that stand for a file. Where a value spans lines, a row at the edge of a block
+    may be a bad one."""
 
-    def __init__(self, file: InputFile, format: str, size: int, places: Sequence[int], is_first: bool) -> None:
-        self._file, self._size, self._places, self._is_first = file, size, places, is_first
-        self._delimiter = _DELIMITERS.get(format)
+    def __init__(self, part: Any, size: int, places: Sequence[int], is_first: bool) -> None:
+        self._file: InputFile = part.file
+        self._size, self._places, self._is_first = size, places, is_first
+        self._has_header = part.format in _WITH_HEADER and part.form.columns is None
+        self._comment = (part.form.comment or "").encode()
 
     def open(self) -> BlockStream:
         return BlockStream(self._pieces())
 
     def _pieces(self) -> Iterator[bytes]:
-        if not (self._places or self._is_first):
-            return
-        width = 1
-        if self._is_first or self._delimiter:
+        if self._is_first or (self._places and self._has_header):
             head = self._file.ranges([0], [min(self._size, BLOCK)])[0]
-            end, width = self._header(head) if self._delimiter else (0, 1)
-            yield head[: self._end(head, end) if self._is_first else end]
+            yield head[: head.rfind(b"\n") + 1] if self._is_first else self._header(head)
         for start in range(0, len(self._places), _AT_ONCE):
             places = self._places[start : start + _AT_ONCE]
-            ends = [min(self._size, place + BLOCK + _ROW) for place in places]
+            ends = [min(self._size, place + BLOCK) for place in places]
             for block in self._file.ranges(places, ends):
-                begin = self._begin(block, width)
-                yield block[begin : self._end(block, begin)]
+                yield block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1]
 
-    def _header(self, head: bytes) -> tuple[int, int]:
-        """Where the header ends, and its number of columns."""
-        lines = io.StringIO(head.decode("utf-8", "surrogateescape").removeprefix("\ufeff"), newline="")
-        rows = csv.reader(itertools.islice(lines, _HEADER_LINES), delimiter=self._delimiter or ",")
-        width = len(next((row for row in rows if row), [""]))
-        end = 0
-        for _ in range(rows.line_num):
-            end = head.find(b"\n", end) + 1
-        return end, width
-
-    def _begin(self, block: bytes, width: int) -> int:
-        """The beginning of the first row: with quoted values, in which lines may end, of the first line that has all
-        columns."""
-        begin = block.find(b"\n") + 1 or len(block)
-        if self._delimiter is None or b'"' not in block:
-            return begin
-        while begin < len(block):
-            end = block.find(b"\n", begin) + 1 or len(block)
-            line = block[begin:end].decode("utf-8", "replace")
-            # With an odd number of quotes, it begins or ends within a value.
-            if line.count('"') % 2 == 0 and self._width(line) == width:
-                return begin
-            begin = end
-        return begin
-
-    def _width(self, line: str) -> int:
-        """The number of its values; 0 if it is malformed."""
-        try:
-            return len(next(csv.reader([line], delimiter=self._delimiter or ",", strict=True), []))
-        except csv.Error:
-            return 0
-
-    def _end(self, block: bytes, begin: int) -> int:
-        """The end of the last row that begins within BLOCK bytes."""
-        end = block.find(b"\n", max(begin, BLOCK - 1)) + 1 or block.rfind(b"\n") + 1
-        if self._delimiter is not None:
-            while end > begin and block.count(b'"', begin, end) % 2:
-                end = block.rfind(b"\n", begin, end - 1) + 1
-        return max(begin, end)
+    def _header(self, head: bytes) -> bytes:
+        lines = head.splitlines(keepends=True)
+        is_no_row = [not line.strip() or (self._comment and line.startswith(self._comment)) for line in lines]
+        return b"".join(lines[: is_no_row.index(False) + 1]) if False in is_no_row else b""
 
 
 class BlockStream(PieceFile):

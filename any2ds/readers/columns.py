@@ -13,23 +13,16 @@ from any2ds.config.command_line import flag
 from any2ds.config.options import InputOptions
 from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import as_text
-from any2ds.core.errors import InputError, OptionError
+from any2ds.core.errors import InputError, OptionError, ReadError
 from any2ds.core.members import URL, Members, column, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
-from any2ds.readers.bad_rows import excerpt
+from any2ds.readers.bad_rows import misfit
+from any2ds.readers.casts import cast_each
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import NO_UTF8_IN_URL, one_line, to_text
+from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_line, to_text
 
 _WORDS_FOR_URLS = {"url", "urls", "uri", "link", "links", "href", "src"}
 _LONGEST_NAME = 100  # characters of the name of a column that is worth to be repeated
-
-
-class Misfit(Exception):
-    """A column that cannot be cast without loss."""
-
-    def __init__(self, text: str, is_of_type: bool) -> None:
-        super().__init__(text)
-        self.is_of_type = is_of_type  # no value of the column can be cast
 
 
 def wanted_columns(options: InputOptions, hash_cols: Mapping[str, str], hashes: Collection[str]) -> dict[str, str]:
@@ -104,13 +97,14 @@ def check_types(columns: Columns) -> None:
             raise OptionError(f"column_types: {name!r} is not a column of save_additional_columns")
 
 
-def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Columns) -> pa.Schema:
+def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Columns, texts: Collection[str]) -> pa.Schema:
+    """The types of the columns of the dataset, of which `texts` are text whatever the list has."""
     fields = []
     for name, source in sources.items():
         type = columns.types.get(source, batch.schema.field(source).type)
         if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
             type = type.value_type
-        is_text = is_expected_hash(name, source, columns) or source in (columns.url, *columns.urls, columns.caption)
+        is_text = is_expected_hash(name, source, columns) or name in texts
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
         field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
@@ -157,38 +151,47 @@ def is_expected_hash(name: str, source: str, columns: Columns) -> bool:
     return source in columns.expected_hashes and name.endswith(EXPECTED_HASH.name)
 
 
-def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, columns: Columns) -> pa.RecordBatch:
-    """The columns of `schema`, from their `sources` in the list, of which `columns` tells."""
-    arrays = []
+def cast_rows(
+    batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, columns: Columns
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """The columns of `schema`, from their `sources` in the list, of which `columns` tells; and the rows with values
+    that do not fit, by position, with the reasons.
+
+    Raises ReadError if no value of a column can fit.
+    """
+    arrays, reasons = [], dict[int, str]()
     for field in schema:
-        array = batch[sources[field.name]]
+        name = sources[field.name]
+        if name not in batch.schema.names:  # a later file may lack it
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        array = _castable(batch[name], field, is_expected_hash(field.name, name, columns))
+        if pa.types.is_string(field.type) and is_text_or_binary(array.type):
+            is_url = field.name == "url" or name in columns.urls
+            array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")
         try:
-            if pa.types.is_run_end_encoded(array.type):
-                array = pc.run_end_decode(array)
-            if pa.types.is_dictionary(array.type) and _is_view(array.type.value_type):
-                array = pa.DictionaryArray.from_arrays(
-                    array.indices, array.dictionary.cast(_storable(array.type.value_type))
-                )
-            if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
-                array = array.dictionary_decode()
-            if is_expected_hash(field.name, sources[field.name], columns) and _is_binary(array.type):
-                array = as_text(array)
-            if pa.types.is_string(field.type) and (pa.types.is_float32(array.type) or pa.types.is_float64(array.type)):
-                array = pc.if_else(pc.is_finite(array), array, None)  # pandas has NaN for what is missing
-            if pa.types.is_string(field.type) and is_text_or_binary(array.type):
-                is_url = field.name == "url" or sources[field.name] in columns.urls
-                array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")
-            arrays.append(array.cast(field.type))
+            fitting, misfits = cast_each(array, field.type)
         except pa.ArrowException as error:
-            name = sources[field.name]
-            text = f"column {name!r}: {array.type} does not fit {field.type}: {excerpt(one_line(error))}"
-            raise Misfit(text, isinstance(error, (pa.ArrowNotImplementedError, pa.ArrowTypeError))) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            raise ReadError("", f"column {name!r}: {array.type} does not fit {field.type}") from error
+        arrays.append(fitting)
+        for row in misfits:
+            reasons.setdefault(row, misfit(name, field.type, array[row].as_py(), name in columns.types))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), reasons
 
 
-def is_text_or_binary(type: pa.DataType) -> bool:
-    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
-    return type in kinds
+def _castable(array: pa.Array, field: pa.Field, is_hash: bool) -> pa.Array:
+    """The values in a type that Arrow can cast to that of `field`."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if pa.types.is_dictionary(array.type) and _is_view(array.type.value_type):
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_storable(array.type.value_type)))
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
+        array = array.dictionary_decode()
+    if is_hash and _is_binary(array.type):
+        array = as_text(array)
+    if pa.types.is_string(field.type) and (pa.types.is_float32(array.type) or pa.types.is_float64(array.type)):
+        array = pc.if_else(pc.is_finite(array), array, None)  # pandas has NaN for what is missing
+    return array
 
 
 def _is_binary(type: pa.DataType) -> bool:

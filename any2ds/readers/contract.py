@@ -28,8 +28,24 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         """The columns that are always text."""
-        found = (self.url, *self.urls, self.caption, *self.expected_hashes)
+        caption = None if self.caption in self.others else self.caption  # which keeps its type in the metadata
+        found = (self.url, *self.urls, caption, *self.expected_hashes)
         return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a list is written, as far as the options say it; None: as its format and its first rows do."""
+
+    separator: str | None = None  # between values; with a blank behind it, values may have blanks in front
+    quoting: str = "auto"  # "minimal": values may be quoted; "none": a quote is a character like others
+    comment: str | None = None  # what lines begin with that are no rows
+    columns: tuple[str, ...] | None = None  # names, for a list without a header
+    encoding: str | None = None  # of a text
+    rows: str | None = None  # path to the rows in a document of JSON: "data.items"
+
+
+AS_USUAL = Form()
 
 
 class Reader(Protocol):
@@ -37,20 +53,23 @@ class Reader(Protocol):
 
     Optional: `rows`, the number of rows, and `names`, those of all columns of the list, both known with the first
     batch; `altered`, column -> why values became null; `replaced`, the first row with bytes that are not UTF-8;
-    `row_groups(stream, columns)`, so that a list is shuffled over all row groups, see parquet.
+    `row_groups(stream, columns, schema)`, so that a list is shuffled over all row groups, see parquet.
     """
 
     seekable: ClassVar[bool]
 
+    def __init__(self, form: Form) -> None: ...
+
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """The rows of `stream` in order, in batches of exactly `columns.names`, in bounded memory.
+        """The rows of `stream` in order, in batches of `columns.names`, in bounded memory.
 
         `stream` is decompressed; its `read` may be short. A format without named columns (txt) has one, called
         `columns.url`. `schema` has the types of an earlier file of the same list: a format without types yields these,
-        else `columns.types`; a format with types keeps its own, and the caller casts.
+        else `columns.types`; a format with types keeps its own, and the caller casts. With a schema, columns may be
+        absent but for that of the URLs.
 
         A malformed row, or one with a value that does not fit the type of its column, becomes a bad row
-        (`readers.bad_rows`), if the next row can be found.
+        (`readers.bad_rows`), if the next row can be found: batches then have that column as well.
 
         Raises MissingColumns if a column is absent, WrongFormat if the input is in another format, and ReadError where
         the list breaks off or `stream.read` raises it, after yielding the rows before.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -25,7 +23,7 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import key_format
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
-from any2ds.core.on_disk import MOST_IN_MEMORY
+from any2ds.core.on_disk import MOST_IN_MEMORY, held
 from any2ds.core.rows import Row
 from any2ds.core.samples import Samples, release
 from any2ds.core.tables import values
@@ -33,12 +31,7 @@ from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.seen_urls import SeenUrls
 from any2ds.storage.disk.space import Room
 
-_WAITING = 2_000_000  # rows that are looked up at once; each takes 24 bytes of memory
-_SHARE = 64  # of those before them if that is more, so that the file is read 64 times for each e-fold of the list
-_MOST_WAITING = 32_000_000
 _HASHED_AT_ONCE = 256  # long URLs
-_MOST_IN_MEMORY = 16 << 20  # bytes of such rows
-_PATIENCE = 4.0  # times what the last look-up took, for which further rows are waited for
 
 Urls = Any  # an Arrow array of strings, in one piece or several
 
@@ -178,65 +171,37 @@ def mark_duplicates(
 def _marked(
     batches: Iterable[pa.RecordBatch], layout: Layout, shard_at: Callable[[int], int], media: MediaOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Rows wait on disk until many are looked up at once: the more URLs there are before them, the longer that takes,
-    and the more of them it pays for."""
-    iterator, end, patience, key = iter(batches), None, 0.0, key_format(layout).format
+    """All rows are read first, and wait on disk if they are many."""
+    key, starts, failure = key_format(layout).format, list[int](), None
     room = Room(Path(tempfile.gettempdir()), 0, "set TMPDIR to a folder with more room")
-    with room.watched(), closing(SeenUrls()) as seen, closing(_Waiting()) as waiting:
-        while end is None:
-            deadline = time.monotonic() + patience
-            most = min(max(_WAITING, seen.next_row // _SHARE), _MOST_WAITING)
-            while waiting.rows < most and (not waiting.rows or time.monotonic() < deadline):
-                try:
-                    batch = next(iterator)
-                except Exception as error:  # what was read before is used first
-                    end = error
-                    break
-                if not batch.num_rows:
-                    seen.skip_to_multiple(layout.rows_per_shard)
-                waiting.put(seen.next_row, batch)
-                seen.add(comparable(batch.column("url"), expected_hashes(batch), also_the_same(batch, media)))
-            began = time.monotonic()
-            rows, firsts = seen.look_up()
-            patience = _PATIENCE * (time.monotonic() - began)
-            at = 0
-            for start, batch in waiting.take():
-                keys: list[str | None] = [None] * batch.num_rows
-                until = bisect_left(rows, start + batch.num_rows, at)
-                for row, first in zip(rows[at:until], firsts[at:until], strict=True):
-                    shard, place = divmod(first, layout.rows_per_shard)
-                    keys[row - start] = key(shard=shard_at(shard), position=place)
-                at = until
-                yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))
-    if not isinstance(end, StopIteration):
-        raise end
 
+    def added_to(seen: SeenUrls) -> Iterator[pa.RecordBatch]:
+        nonlocal failure
+        row = 0
+        iterator = iter(batches)
+        while True:
+            try:
+                batch = next(iterator, None)
+            except Exception as error:  # what was read before is used first
+                failure, batch = error, None
+            if batch is None:
+                return
+            if not batch.num_rows:
+                row += -row % layout.rows_per_shard
+            seen.add(comparable(batch.column("url"), expected_hashes(batch), also_the_same(batch, media)), row)
+            starts.append(row)
+            row += batch.num_rows
+            yield batch
 
-class _Waiting:
-    """Batches with the numbers of their first rows, on disk if they are large."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._file = tempfile.SpooledTemporaryFile(_MOST_IN_MEMORY, prefix="any2ds-")  # noqa: SIM115 - see `close`
-        self._sizes: list[tuple[int, int]] = []  # of each the first row, and its bytes in the file
-
-    def close(self) -> None:
-        self._file.close()
-
-    def put(self, start: int, batch: pa.RecordBatch) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        self._sizes.append((start, self._file.write(sink.getvalue())))
-        self.rows += batch.num_rows
-
-    def take(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """All of them, in order; they are removed."""
-        self._file.seek(0)
-        for start, size in self._sizes:
-            with pa.ipc.open_stream(self._file.read(size)) as stream:
-                yield start, stream.read_next_batch()
-        self._file.seek(0)
-        self._file.truncate()
-        self._sizes.clear()
-        self.rows = 0
+    with room.watched(), closing(SeenUrls()) as seen:
+        rows, duplicates = held(added_to(seen)), seen.duplicates()
+        row, first = next(duplicates, (-1, -1))
+        for start, batch in zip(starts, rows, strict=True):
+            keys: list[str | None] = [None] * batch.num_rows
+            while start <= row < start + batch.num_rows:
+                shard, place = divmod(first, layout.rows_per_shard)
+                keys[row - start] = key(shard=shard_at(shard), position=place)
+                row, first = next(duplicates, (-1, -1))
+            yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))
+    if failure is not None:
+        raise failure

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -24,11 +24,10 @@ from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
 from any2ds.readers import compressed
-from any2ds.readers.columns import is_text_or_binary
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import Group, keys_of, to_batches
+from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.formats._objects import Group, object_batches
 from any2ds.readers.formats._repair import without_surrogates
-from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, one_line, require, sliced
+from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, is_text_or_binary, names_to_read, one_line, sliced
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import lists
 from any2ds.storage.lists import InputFile
@@ -68,6 +67,7 @@ class File:
 
     file: InputFile | None
     format: str
+    form: Form = field(default=AS_USUAL, compare=False)
     compression: str | None = None
     is_compression_given: bool = False  # by input_format; then the first bytes are checked too
     stream: str = STDIN
@@ -99,10 +99,10 @@ class File:
         return None if self.compression else f"{self.format}{error.format}"  # it is compressed twice
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
-        reader = self._reader()
+        reader = self.reader()
         with ExitStack() as opened:
             source = self._open(opened, reader.seekable) if self.part is None else self.part.open()
-            for batch in reader.batches(self._content(source, opened, reader.seekable), columns, schema):
+            for batch in reader.batches(self.content(source, opened, reader.seekable), columns, schema):
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.names = getattr(reader, "names", ())
                 self.extent.replaced = getattr(reader, "replaced", None)
@@ -115,16 +115,16 @@ class File:
     @property
     def has_row_groups(self) -> bool:
         """Whether it has row groups that can be read in any order."""
-        return self.file is not None and self.compression is None and hasattr(self._reader(), "row_groups")
+        return self.file is not None and self.compression is None and hasattr(self.reader(), "row_groups")
 
-    def row_groups(self, opened: ExitStack, columns: Columns) -> Any:
+    def row_groups(self, opened: ExitStack, columns: Columns, schema: pa.Schema | None) -> Any:
         """The reader's row groups; the file is closed with `opened`."""
-        return self._reader().row_groups(self._content(self._open(opened, True), opened, True), columns)
+        return self.reader().row_groups(self.content(self._open(opened, True), opened, True), columns, schema)
 
-    def _reader(self) -> Any:
-        return plugins.load("readers", self.format)()
+    def reader(self) -> Any:
+        return plugins.load("readers", self.format)(self.form)
 
-    def _content(self, source: BinaryIO, opened: ExitStack, seekable: bool) -> BinaryIO:
+    def content(self, source: BinaryIO, opened: ExitStack, seekable: bool) -> BinaryIO:
         """`source` decompressed; with `seekable`, a copy on disk of what cannot seek, which is closed with `opened`."""
         if self.compression is not None:
             source = compressed.opened(source, self.compression, by_content=self.is_compression_given)
@@ -159,8 +159,8 @@ class File:
 class OpenRowGroups:
     """The row groups of several files; a file is open while one of its row groups is read."""
 
-    def __init__(self, files: Sequence[File], columns: Columns) -> None:
-        self._files, self._columns = files, columns
+    def __init__(self, files: Sequence[File], columns: Columns, schema: pa.Schema | None) -> None:
+        self._files, self._columns, self._schema = files, columns, schema
         self._open: dict[int, tuple[ExitStack, Any]] = {}
         self._readers: Counter[int] = Counter()  # of each open file
 
@@ -183,7 +183,7 @@ class OpenRowGroups:
     def _groups_of(self, file: int, opened: ExitStack) -> Any:
         part = self._files[file]
         try:
-            return part.row_groups(opened, self._columns)
+            return part.row_groups(opened, self._columns, self._schema)
         except InputError as error:
             if isinstance(error, MissingColumns):
                 error = MissingColumns(error.missing, error.existing, part.description)
@@ -266,51 +266,39 @@ class Given:
 Input = File | Given
 
 
-def _ranges(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Where batches of rows that are Python objects begin and end: one text may stand in all of them."""
-    start = size = 0
-    for at, item in enumerate(items):
-        texts = item.values() if isinstance(item, Mapping) else (item,)
-        size += sum(len(text) for text in texts if isinstance(text, (str, bytes, list, tuple, dict)))
-        if at + 1 - start == BATCH_ROWS or size > BATCH_BYTES:
-            yield start, at + 1
-            start, size = at + 1, 0
-    if start < len(items):
-        yield start, len(items)
-
-
-def _of_urls(urls: Sequence[Any]) -> Given:
+def _of_urls(urls: Sequence[Any], url_col: str) -> Given:
     """An item that is not a string is a row without a URL."""
-
-    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
-        require(columns.names, [columns.url])
-        for start, end in _ranges(urls):
-            part = urls[start:end]
-            texts = [without_surrogates(url) if isinstance(url, str) else None for url in part]
-            yield pa.record_batch([pa.array(texts, pa.string())], names=[columns.url])
-
-    texts = [url for url in urls if isinstance(url, str) and url]
+    texts = [without_surrogates(url) if isinstance(url, str) else None for url in urls]
+    given = [text for text in texts if text]
     hint = ""
-    if texts and not any("://" in url for url in texts):
+    if given and not any("://" in url for url in given):
         hint = (
             f"url_list: none of the {len(urls):,} texts has a scheme such as https://, so each row fails;"
             " if they are names of files, give them as Path"
         )
-    elif texts and all(list_format(url)[0] for url in texts):
+    elif given and all(list_format(url)[0] for url in given):
         hint = (
-            f"url_list: each URL ends in the extension of a list ({one_line(texts[0])}), and is fetched as any other"
+            f"url_list: each URL ends in the extension of a list ({one_line(given[0])}), and is fetched as any other"
             " file; input_format=… reads them as lists"
         )
-    return Given("a list of URLs", batches, Extent(len(urls)), has_only_urls=True, hint=hint)
+    found = _of_arrow(pa.table({url_col: pa.array(texts, pa.string())}), len(urls))
+    return replace(found, description="a list of URLs", has_only_urls=True, hint=hint)
 
 
 def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
-    extent = Extent(len(objects))
+    extent, keys = Extent(len(objects)), list[str]()
+
+    def groups() -> Iterator[Group]:
+        start = size = 0
+        for end, item in enumerate(objects, 1):  # one text may stand in all of them
+            size += sum(len(value) for value in item.values() if isinstance(value, (str, bytes, list, tuple, dict)))
+            if end - start == BATCH_ROWS or size > BATCH_BYTES or end == len(objects):
+                yield Group(objects[start:end], range(start + 1, end + 1))
+                start, size = end, 0
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
-        groups = (Group(objects[start:end], range(start + 1, end + 1)) for start, end in _ranges(objects))
-        extent.names = keys_of(objects)
-        yield from to_batches(groups, columns, schema, "row")
+        extent.names = keys
+        yield from object_batches(groups(), columns, schema, "row", keys)
 
     return Given("a list of dicts", batches, extent)
 
@@ -322,10 +310,10 @@ def _of_arrow(stream: Any, rows: int | None) -> Given:
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         try:
             with pa.RecordBatchReader.from_stream(stream) as reader:
-                require(columns.names, reader.schema.names)
                 extent.names = reader.schema.names
+                names = names_to_read(columns, reader.schema.names, None)
                 for batch in reader:
-                    yield from sliced(batch.select(list(columns.names)))
+                    yield from sliced(batch.select(names))
         except (pa.ArrowException, OSError) as error:
             raise ReadError("", one_line(error)) from error
 
@@ -341,11 +329,17 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
         except (UnicodeEncodeError, OverflowError):  # halves of surrogate pairs, integers of more than 64 bits
             if not hasattr(given, "to_dict"):
                 raise
-            return [_of_objects(given.to_dict("records"))] if hasattr(given, "columns") else [_of_urls(given.tolist())]
+            return (
+                [_of_objects(given.to_dict("records"))]
+                if hasattr(given, "columns")
+                else [_of_urls(given.tolist(), options.url_col)]
+            )
     if isinstance(given, (str, Path)):
-        return [file for part in _split(str(given)) for file in _files(part, format, stores)]
+        return [file for part in _split(str(given)) for file in _files(part, options, stores)]
     if getattr(given, "ndim", None) == 1 and hasattr(given, "tolist"):  # a NumPy array
-        return [_urls(given.tolist(), f"a {type(given).__name__} of this: it holds URLs, one text each")]
+        return [
+            _urls(given.tolist(), options.url_col, f"a {type(given).__name__} of this: it holds URLs, one text each")
+        ]
     if not isinstance(given, Sequence):
         raise OptionError(f"url_list cannot be a {type(given).__name__}: it takes a path, a list or an Arrow table")
     if not given:
@@ -353,11 +347,11 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
     if all(isinstance(part, Mapping) for part in given):
         return [_of_objects(given)]
     if _are_files(given, format):
-        return [file for part in given for file in _files(str(part), format, stores)]
-    return [_urls(given, "a list of this: it takes paths, URLs or dicts, not a mixture")]
+        return [file for part in given for file in _files(str(part), options, stores)]
+    return [_urls(given, options.url_col, "a list of this: it takes paths, URLs or dicts, not a mixture")]
 
 
-def _urls(parts: Sequence[Any], what: str) -> Given:
+def _urls(parts: Sequence[Any], url_col: str, what: str) -> Given:
     """Raises OptionError that url_list cannot be `what` if an item is neither a string nor a missing value."""
     if not parts:
         raise InputError("the url list is empty")
@@ -368,7 +362,7 @@ def _urls(parts: Sequence[Any], what: str) -> Given:
         has_urls = False
     if not has_urls:
         raise OptionError(f"url_list cannot be {what}")
-    return _of_urls(parts)
+    return _of_urls(parts, url_col)
 
 
 def _are_files(parts: Sequence[Any], format: str | None) -> bool:
@@ -431,14 +425,22 @@ def _stream(given: Any, url_col: str) -> Any:
     return pa.table({url_col: values})
 
 
-def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
+def _files(url: str, options: InputOptions, stores: Stores) -> Iterator[File]:
+    given = options.input_format
     format, compression = split_format(given)
+    form = Form(options.separator, options.quoting, options.comment, options.columns, options.encoding, options.rows)
+    default = "csv" if form.separator or form.columns else "txt"  # of names that say nothing, and of .txt
+
+    def file(file: InputFile | None, name: str, **more: Any) -> File:
+        found, suffix = list_format(name)
+        kind = format or (default if found in (None, "txt") else found)
+        return File(file, str(kind), form, compression or suffix, compression is not None, **more)
+
     if url in (STDIN, "/dev/stdin"):
-        yield File(None, format or "txt", compression, compression is not None)
+        yield file(None, STDIN)
         return
     if _is_pipe(url):
-        found, suffix = list_format(url)
-        yield File(None, format or found or "txt", compression or suffix, compression is not None, url)
+        yield file(None, url, stream=url)
         return
     if _is_web(url) and given is None and list_format(url) == (None, None) and "*" not in url:
         raise InputError(
@@ -450,18 +452,15 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
     passed_over: tuple[str, ...] = ()
     if is_folder:
         files = _outside_datasets(url, files, stores)
-        kinds = [(file, *list_format(file.name)) for file in files]
-        matching = [(file, suffix) for file, kind, suffix in kinds if kind is not None and format in (None, kind)]
+        kinds = [(each, *list_format(each.name)) for each in files]
+        matching = [(each, suffix) for each, kind, suffix in kinds if kind is not None and format in (None, kind)]
         if format is None and any(kind != "txt" for _, kind, _ in kinds if kind):  # notes and checksums beside lists
-            passed_over = tuple(file.name for file, kind, _ in kinds if kind == "txt")
-            matching = [(file, suffix) for file, suffix in matching if file.name not in passed_over]
-        compressed_so = [file for file, suffix in matching if compression in (None, suffix)]
-        files = compressed_so or [file for file, _ in matching] or files
-    for file in files:
-        found, suffix = list_format(file.name)
-        is_compression_given = compression is not None
-        kind = format or found or "txt"
-        yield File(file, kind, compression or suffix, is_compression_given, given=url, passed_over=passed_over)
+            passed_over = tuple(each.name for each, kind, _ in kinds if kind == "txt")
+            matching = [(each, suffix) for each, suffix in matching if each.name not in passed_over]
+        compressed_so = [each for each, suffix in matching if compression in (None, suffix)]
+        files = compressed_so or [each for each, _ in matching] or files
+    for each in files:
+        yield file(each, each.name, given=url, passed_over=passed_over)
 
 
 def _is_pipe(path: str) -> bool:

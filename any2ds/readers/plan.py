@@ -18,13 +18,10 @@ class Cut:
 
     shard_id: int
     start: int  # of its first row in the list, from 0
+    rows: int
     batches: tuple[pa.RecordBatch, ...]
     is_broken_off: bool = False  # the list could not be read to its end
     url_columns: Sequence[str] = URLS  # of all URLs of a row
-
-    @property
-    def rows(self) -> int:
-        return sum(batch.num_rows for batch in self.batches)
 
     def urls(self) -> list[str | None]:
         return [url for batch in self.batches for url in batch.column("url").to_pylist()]
@@ -34,42 +31,18 @@ class Cut:
         return urls_sha256(row_urls(batch, self.url_columns) for batch in self.batches)
 
     def job(self, schema: pa.Schema, settled: Mapping[int, str] | None = None) -> ShardJob:
-        """The job of its shard: `job_of`."""
-        return job_of(self.shard_id, self.batches, schema, self.fingerprint(), settled)
+        """The job of its shard, with the columns of `schema` and those of JOB_COLUMNS that the batches have.
 
-
-def job_of(
-    shard_id: int,
-    batches: Sequence[pa.RecordBatch],
-    schema: pa.Schema,
-    fingerprint: str,
-    settled: Mapping[int, str] | None = None,
-) -> ShardJob:
-    """A job with the columns of `schema` and those of JOB_COLUMNS that a batch has.
-
-    The rows at the positions `settled`, from 0, are not fetched, but fail as is said there (SETTLED_COLUMN).
-    """
-    rows, count = _alike(batches, schema), sum(batch.num_rows for batch in batches)
-    if settled:
-        codes = pa.array([settled.get(position) for position in range(count)], pa.string())
-        rows = pa.Table.from_batches(rows).append_column(SETTLED_COLUMN, codes).to_batches()
-    size = sum(batch.nbytes for batch in rows)
-    serial = serialized(rows, rows[0].schema, size)
-    return ShardJob(shard_id, serial, count, size=size, fingerprint=fingerprint)
-
-
-def _alike(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """The batches with the same columns, which are null where a batch lacks one of JOB_COLUMNS."""
-    for name in JOB_COLUMNS:
-        if any(name in batch.schema.names for batch in batches):
-            schema = schema.append(pa.field(name, pa.string()))
-            batches = [
-                batch
-                if name in batch.schema.names
-                else batch.append_column(name, pa.nulls(batch.num_rows, pa.string()))
-                for batch in batches
-            ]
-    return [batch.select(schema.names) for batch in batches]
+        The rows at the positions `settled`, from 0, are not fetched, but fail as is said there (SETTLED_COLUMN).
+        """
+        names = [*schema.names, *(name for name in JOB_COLUMNS if name in self.batches[0].schema.names)]
+        batches = [batch.select(names) for batch in self.batches]
+        if settled:
+            codes = pa.array([settled.get(position) for position in range(self.rows)], pa.string())
+            batches = pa.Table.from_batches(batches).append_column(SETTLED_COLUMN, codes).to_batches()
+        size = sum(batch.nbytes for batch in batches)
+        serial = serialized(batches, batches[0].schema, size)
+        return ShardJob(self.shard_id, serial, self.rows, size=size, fingerprint=self.fingerprint())
 
 
 def cuts(
@@ -90,7 +63,8 @@ def cuts(
 
     def ended() -> Cut:
         nonlocal number, start, missing, in_memory, size
-        cut = Cut(number, start, tuple(pending), failure is not None, url_columns)
+        rows = sum(batch.num_rows for batch in pending)
+        cut = Cut(number, start, rows, tuple(pending), failure is not None, url_columns)
         pending.clear()
         in_memory = size = 0
         number, start, missing = number + 1, start + cut.rows, rows_per_shard

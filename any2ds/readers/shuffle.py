@@ -79,8 +79,7 @@ def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) ->
 
 
 def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) -> Iterator[pa.RecordBatch]:
-    # Batches with rows that could not be read have one column more, which is null in the others.
-    rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+    rows = pa.Table.from_batches(batches)
     indices = order(seed, f"window {number}", len(rows))
     size = rows.nbytes
     if size > _POOL_BYTES:

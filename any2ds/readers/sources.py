@@ -19,9 +19,8 @@ from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongForma
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
 from any2ds.core.metadata import HASHES
-from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
+from any2ds.readers.bad_rows import COLUMN, prefixed, until_bad_row, with_reasons
 from any2ds.readers.columns import (
-    Misfit,
     cast_rows,
     check_types,
     hash_sources,
@@ -32,7 +31,9 @@ from any2ds.readers.columns import (
 from any2ds.readers.contract import Columns
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
+from any2ds.readers.look import refuse_unreadable
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
+from any2ds.readers.urls import TEMPLATE, UrlRules, has_references
 from any2ds.storage.lists import InputFile, stamps
 from any2ds.storage.stores import Stores
 
@@ -77,12 +78,16 @@ class Source:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
         self._from = wanted_columns(options, hash_cols, hashes)
+        self._urls = UrlRules.of(options)
+        if self._urls.columns:
+            self._from["url"] = self._urls.columns[0]  # until rows are read
         self._inputs = self._found_inputs(options, stores or Stores())
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
             is_txt = all(isinstance(part, File) for part in self._inputs)
             own = "url" if is_txt else options.url_col
-            absent = tuple(dict.fromkeys(name for name in self._from.values() if name != own))
+            needed = (*self._from.values(), *self._urls.columns)
+            absent = tuple(dict.fromkeys(name for name in needed if name != own))
             if absent and not ignores_columns:
                 raise _without_columns(self._inputs[0], absent)
             kept = {column: name for column, name in self._from.items() if name not in absent}
@@ -90,15 +95,20 @@ class Source:
             self.ignored_columns = absent
             hash_cols = {name: source for name, source in hash_cols.items() if source not in absent}
         caption = self._from.get("caption") if options.caption_col else None
-        urls = tuple(members.columns.values())
+        urls = self._urls.columns or tuple(members.columns.values())
         texts = ("url", caption and "caption", *hash_cols, *members.url_columns)
         others = [name for column, name in self._from.items() if column not in texts]
         types = {name: arrow_type(type) for name, type in (options.column_types or {}).items()}
         self._columns = Columns(self._from["url"], caption, tuple(others), tuple(hash_cols.values()), types, urls)
         check_types(self._columns)
+        if self._urls.columns:
+            self._from["url"] = TEMPLATE
+        self._url_columns = ("url", *members.url_columns)
+        self._texts = {*self._url_columns, "caption"}
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
         files = self.input_files
+        refuse_unreadable([part for part in self._inputs if isinstance(part, File)], self._columns)
         # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
         # rows do not come from files.
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
@@ -113,6 +123,7 @@ class Source:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
         # Read behind the first rows, where these had no URL; and where the list broke off meanwhile.
+        self._has_references = has_references(self.first_rows["url"], least=0.02)
         self._read_ahead: list[pa.RecordBatch] = []
         self._failure: ReadError | None = None
         self._check_first_rows(self.first_rows, ("url", *members.url_columns))
@@ -196,6 +207,9 @@ class Source:
             raise AssertionError("the types are known since the first rows were read")
         return self._schema
 
+    def _no_rows(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema.append(pa.field(COLUMN, pa.string())))
+
     @property
     def files(self) -> list[str]:
         """The absolute paths or URLs of the files in the order of reading; `-` for standard input, none for rows."""
@@ -245,6 +259,8 @@ class Source:
             if names:
                 which = os.path.basename(names[0]) + (f" and {len(names) - 1:,} more txt" if len(names) > 1 else "")
                 found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
+        if self._has_references:
+            found.append("many URLs of the list have &amp; or the like in them: --unescape_html makes these characters")
         if self.ignored_columns:
             columns = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {columns}")
@@ -264,7 +280,7 @@ class Source:
     def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
         """The rows up to the limit, in batches of `schema`; with `ends`, an empty batch after each file.
 
-        A batch with bad rows also has `bad_rows.COLUMN`, unless the list stops at such rows. With a seed the rows are
+        A last column is `bad_rows.COLUMN`. With a seed the rows are
         shuffled, with `ends` within each file. Raises ReadError where the list breaks off, after yielding the rows
         before; of a shuffled list some of these are missing.
         """
@@ -312,13 +328,13 @@ class Source:
                 except ReadError as error:
                     raise error.in_file(part.name, f"row group {group.number}") from error.__cause__
 
-        with closing(OpenRowGroups(files, self._columns)) as opened:
+        with closing(OpenRowGroups(files, self._columns, self._schema)) as opened:
             groups = opened.groups()
             for part in groups if ends else [[group for each in groups for group in each]]:
                 with closing(shuffled(part, read, seed)) as rows:
                     yield from rows
                 if ends and part:
-                    yield pa.RecordBatch.from_pylist([], schema=self.schema)
+                    yield self._no_rows()
 
     def close(self) -> None:
         """Close what is open, if `batches` was not read to its end."""
@@ -341,7 +357,7 @@ class Source:
                         yield batch
                         used += batch.num_rows
                 if used:
-                    yield pa.RecordBatch.from_pylist([], schema=self.schema)  # the end of the file
+                    yield self._no_rows()  # the end of the file
             except InputError as error:
                 if isinstance(error, MissingColumns):
                     advice = url_column_advice(error.existing) if self._columns.url in error.missing else ""
@@ -374,7 +390,7 @@ class Source:
         if self._schema is None:
             return None
         types = {self._from[field.name]: field.type for field in reversed(list(self._schema))}  # text wins
-        return pa.schema([pa.field(name, types[name]) for name in self._columns.names])
+        return pa.schema([pa.field(name, types.get(name, pa.string())) for name in self._columns.names])
 
     def _place(self, part: Input) -> str:
         """The file, before the place of a bad row. If the list stops at bad rows, the error names the file."""
@@ -389,40 +405,22 @@ class Source:
         return until_bad_row(typed) if self._stops_at_bad_row else typed
 
     def _fitting(self, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-        start = 0
+        used = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
-            rows, bad = split(batch)
+            batch = self._urls.with_template(batch)
             if self._schema is None:
-                self._schema = schema_of(rows, self._from, self._columns)
-            fitted, misfits = self._fitted(rows)
-            start += batch.num_rows
-            if misfits or bad:
-                first = start - batch.num_rows + 1
-                bad = {**{row: BadRow(f"row {first + row}", why) for row, why in misfits.items()}, **bad}
-                named = {row: dataclasses.replace(each, where=place + each.where) for row, each in bad.items()}
-                fitted = with_bad_rows(fitted, {}, named)
-            yield fitted
-
-    def _fitted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """`batch` in `schema`, with nulls in rows that do not fit, and the reasons by position."""
-        parts, done, misfits = [batch], list[pa.RecordBatch](), dict[int, str]()
-        while parts:
-            part = parts.pop()
-            try:
-                done.append(cast_rows(part, self._from, self.schema, self._columns))
-            except Misfit as misfit:
-                if misfit.is_of_type:
-                    raise ReadError("", str(misfit)) from misfit
-                if part.num_rows == 1:
-                    misfits[sum(rows.num_rows for rows in done)] = str(misfit)
-                    done.append(pa.record_batch([pa.nulls(1, field.type) for field in self.schema], schema=self.schema))
-                else:
-                    half = part.num_rows // 2
-                    parts += [part.slice(half), part.slice(0, half)]
-        (fitted,) = pa.Table.from_batches(done).combine_chunks().to_batches()
-        return fitted, misfits
+                self._schema = schema_of(batch, self._from, self._columns, self._texts)
+            fitted, misfits = cast_rows(batch, self._from, self._schema, self._columns)
+            for column in self._url_columns:
+                at = fitted.schema.get_field_index(column)
+                fitted = fitted.set_column(at, fitted.schema.field(at), self._urls.apply(fitted.column(at)))
+            reasons = {row: f"row {used + row + 1}: {why}" for row, why in misfits.items()}
+            if COLUMN in batch.schema.names:
+                fitted = fitted.append_column(COLUMN, batch[COLUMN])
+            used += batch.num_rows
+            yield prefixed(with_reasons(fitted, reasons), place)
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -216,9 +216,9 @@ class RecipeBuild:
     def make(self) -> RunReport:
         """Make the dataset, or what is missing of it."""
         config = self.config
-        check_parts(config.fetch, config.run, config.watch)
+        check_parts(config)
         self._check_steps(config)
-        check_user_steps(config.media, config.run)
+        check_user_steps(config)
         if not self.features.files:  # then no split can have rows with URLs
             self._check_effects(())
         final = open_folder(self.final, config.storage)
@@ -232,7 +232,7 @@ class RecipeBuild:
             self._name_first_config()
             return RunReport(skipped_shards=sum(split.shards for split in found.splits))
         self._check_free(final)
-        info = run_info("download", final, self.given, config.storage, config.output, config.config_file)
+        info = run_info("download", final, config, self.given)
         with LastReport(config.watch, info) as last_report:
             with locked(output, "build") as lock:
                 total = self._make_in(output, lock)
@@ -299,12 +299,7 @@ class RecipeBuild:
         for kind, own in plans:
             plan = _Plan(output, own, self.config.run.is_on_this_machine)
             worker = self._worker(kind, lock)
-            info = replace(
-                run_info(
-                    "download", output, self.given, self.config.storage, self.config.output, self.config.config_file
-                ),
-                finished=plan.finished,
-            )
+            info = replace(run_info("download", output, self.config, self.given), finished=plan.finished)
             watching = Reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
             with distributing(self._sharing(kind, own)) as distributor:
@@ -642,8 +637,8 @@ class _Plan:
         self._splits, self._is_local = splits, is_local
         there = output.finished_shards()
         own = {each.first_shard + number for each in splits for number in range(len(each.slices))}
-        self.finished = frozenset(there & own)
-        self.shards = set(self.finished)
+        self.finished: Collection[int] = there & own
+        self.shards: Collection[int] = self.finished
         self.skipped = 0
         self._rows = sum(each.rows for each in splits)
         self._planned = self._passed_over = 0

@@ -31,7 +31,6 @@ from any2ds.core.metadata import OUTCOME_FIELDS, STORED_BYTES, STORED_CRC32
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample, free_extension
-from any2ds.core.shares import SharePath
 from any2ds.core.stats import as_written
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features
@@ -124,10 +123,7 @@ class SampleWorker:
     def share(self, processes: int) -> None:
         """It takes one core in any case."""
 
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        """It fetches nothing."""
-
-    def part(self, number: int, of: int) -> SampleWorker:
+    def among(self, machines: int) -> SampleWorker:
         return self
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core.errors import shard_count
@@ -18,10 +17,10 @@ from any2ds.dataset.shard_list_file import ShardListFile, is_complete
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
 from any2ds.run.last_report import LastReport, write_dataset_files
-from any2ds.run.ledger import Ledger
+from any2ds.run.ledger import Ledger, Plan
 from any2ds.run.loop import run
 from any2ds.run.plan import ShardPlan
-from any2ds.run.ranks import Rank, joined, rank_of
+from any2ds.run.ranks import Completion, Rank, joined, rank_of
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporting import Reporters
 from any2ds.run.segments import prepare
@@ -39,7 +38,6 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import RunLock
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.opening import open_folder
-from any2ds.transforms.chain import steps_by_option
 from any2ds.worker.worker import ShardWorker
 
 if TYPE_CHECKING:
@@ -78,80 +76,17 @@ def make_dataset(
     `more` are reporters besides those that the options ask for."""
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
-        info = run_info("download", output, config.to_options(), config.storage, config.output, config.config_file)
-        steps = steps_by_option(config.media, presets.set_by(config.output.preset))
-        info = replace(info, member=rank.name if rank else "", left_out=source.left_out, steps=steps)
-        job = _Download(config, source, output, distributor, info, new_fetcher, tuple(more))
+        info = run_info("download", output, config, config.to_options())
+        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
         check_private(output, config.run)
-        return job.make_all() if rank is None else job.make_share(rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _Download:
-    """A URL list, the folder for its dataset, and who makes the shards."""
-
-    config: Config
-    source: Source
-    output: OutputFolder
-    distributor: Distributor
-    info: RunInfo
-    new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None
-    more: tuple[Reporter, ...] = ()
-
-    def make_all(self) -> RunReport:
-        """Make all shards."""
-        output = self.output
-        with (
-            locked(output, "download") as lock,
-            LastReport(self.config.watch, self.info) as last_report,
-            ShardListFile(output, self.config.output) as shard_list,
-        ):
-            plan = ShardPlan(self.config, self.source, output, prepare(self.config, self.source, output))
-            shard_list.finished_before = plan.finished
-            last_report.total = self.make(plan, lock, shard_list)
-        return last_report.total
-
-    def make_share(self, rank: Rank) -> RunReport:
-        """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
-        output = self.output
-        with joined(output, rank) as lock:
-            plan = ShardPlan(self.config, self.source, output, prepare(self.config, self.source, output))
-            ShardListFile(output, self.config.output).mark_open()
-            report = self.make(plan, lock)
-            if missing := plan.missing():
-                log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
-                return report
-            if is_complete(output):
-                log.info("another rank has finished the dataset")
-            else:
-                write_dataset_files(self.config.watch, self.info)
-                log.info("the dataset is finished: all of its shards exist")
-            return report
-
-    def make(
-        self,
-        plan: ShardPlan,
-        lock: RunLock,
-        shard_list: ShardListFile | None = None,
-    ) -> RunReport:
-        """Make the shards of `plan`, of which `shard_list` keeps the list."""
-        config = self.config
-        worker = ShardWorker.of(config, lock.locks, self.new_fetcher)
-        if rank := rank_of(config.share):
-            worker = worker.part(rank.number, rank.world_size)
-        info = replace(self.info, finished=plan.finished, missing=plan.missing)
-        if shard_list is not None:
-            info = replace(info, stored_exts=shard_list.stored_exts)
-        on_shard = shard_list.on_shard if shard_list is not None else None
-        watching = Reporters(config.watch, info, config.run.quiet, self.more, on_shard)
-        ledger = Ledger(plan, lock, config.run.max_shard_retry, shard_list.begin if shard_list is not None else None)
-        return run(worker, self.distributor, watching, ledger, config.run.grace)
+        making = DatasetRun(config, output, distributor, info, new_fetcher, tuple(more))
+        return making.make(lambda: ShardPlan(config, source, output, prepare(config, source, output)))
 
 
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     """The URL list and the output folder, after all that can be checked before anything is created."""
-    check_parts(config.fetch, config.run, config.watch)
+    check_parts(config)
     steps = checked_steps(config)
     output = open_folder(config.output.output_folder, config.storage)
     source = Source.of(config)
@@ -159,9 +94,67 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
         log.warning(hint)
     try:
         refuse_clashes(config, steps, source.schema.names)
-        check_user_steps(config.media, config.run)
+        check_user_steps(config)
         refuse_lists_in_the_way(config, output, source)
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it
             source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRun:
+    """The options of a run, the folder of its dataset, and who makes the shards."""
+
+    config: Config
+    output: OutputFolder
+    distributor: Distributor
+    info: RunInfo
+    new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None
+    more: tuple[Reporter, ...] = ()
+
+    def make(self, new_plan: Callable[[], Plan]) -> RunReport:
+        """Make the shards of a plan, which is made once the folder is locked, and the files about the whole dataset."""
+        if (rank := rank_of(self.config.share)) is not None:
+            return self._make_share(rank, new_plan)
+        with (
+            locked(self.output, self.info.command) as lock,
+            LastReport(self.config.watch, self.info) as last_report,
+            ShardListFile(self.output, self.config.output) as shard_list,
+        ):
+            plan = new_plan()
+            shard_list.finished_before = plan.finished
+            info = replace(self.info, stored_exts=shard_list.stored_exts)
+            last_report.total = replace(self, info=info)._run(plan, lock, self._worker(lock), shard_list)
+        return last_report.total
+
+    def _make_share(self, rank: Rank, new_plan: Callable[[], Plan]) -> RunReport:
+        """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
+        output = self.output
+        with joined(output, rank) as lock:
+            plan = new_plan()
+            ShardListFile(output, self.config.output).mark_open()
+            info = replace(self.info, missing=lambda: Completion.of(output).missing)
+            worker = self._worker(lock).among(rank.world_size)
+            report = replace(self, info=info)._run(plan, lock, worker)
+            if missing := Completion.of(output).missing:
+                log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
+            elif is_complete(output):
+                log.info("another rank has finished the dataset")
+            else:
+                write_dataset_files(self.config.watch, self.info)
+                log.info("the dataset is finished: all of its shards exist")
+            return report
+
+    def _worker(self, lock: RunLock) -> ShardWorker:
+        return ShardWorker.of(self.config, lock.locks, self.new_fetcher)
+
+    def _run(
+        self, plan: Plan, lock: RunLock, worker: ShardWorker, shard_list: ShardListFile | None = None
+    ) -> RunReport:
+        running = self.config.run
+        info = replace(self.info, finished=plan.finished)
+        begin, on_shard = (shard_list.begin, shard_list.on_shard) if shard_list is not None else (None, None)
+        watching = Reporters(self.config.watch, info, running.quiet, self.more, on_shard)
+        ledger = Ledger(plan, lock, running.max_shard_retry, begin)
+        return run(worker, self.distributor, watching, ledger, running.grace)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 from any2ds.core.processes.signals import stoppable
 from any2ds.core.reports import Event, Progress, RunReport
-from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Monitor
@@ -39,8 +37,7 @@ def run(worker: Worker, distributor: Distributor, reporter: Reporters, ledger: L
         try:
             reporter.on_start(finished)
             with reporter.watching(monitor):
-                jobs: Iterator[ShardJob] | None = ledger.jobs()
-                while jobs is not None:
+                for jobs in ledger.passes():
                     events: Any = distributor.map(worker, jobs)
                     with closing(events):
                         for event in events:
@@ -50,14 +47,12 @@ def run(worker: Worker, distributor: Distributor, reporter: Reporters, ledger: L
                     ledger.check_lock()
                     if stop.asked is not None:
                         break
-                    for error in ledger.unreported():
+                    for error in ledger.end_pass():
                         happened(error)
-                    jobs = ledger.retry_pass()
-                for error in ledger.given_up():
+                for error in ledger.give_up():
                     happened(error)
         finally:
             look_for_stop()
-            ledger.close()
             reporter.on_finish(ledger.total)
         stop.check()
     ledger.check_complete()

@@ -17,22 +17,14 @@ def lost_files(
 
     Nothing is asked for but the shards that seem to lack a file.
     """
-    present = frozenset(names)
-    extension = plugins.load("writers", options.output_format).extension
-    layout = options.layout
-    hides_table = extension is None and options.preset is not None
-    formats = [name for name in options.metadata_format if not (name == "parquet" and hides_table)]
-    missing: dict[int, str] = {}
-    for shard_id in finished:
-        data = layout.data_name(shard_id, extension)
-        metadata = [layout.metadata_name(shard_id, format) for format in formats]
-        absent = next((name for name in (data, *metadata) if name is not None and name not in present), None)
-        if absent is not None:
-            missing[shard_id] = absent
+    writer, names_of, present = plugins.load("writers", options.output_format), options.layout, frozenset(names)
+    hides_table = writer.extension is None and options.preset is not None
+    ends = [f".{format}" for format in options.metadata_format if not (format == "parquet" and hides_table)]
+    if writer.extension is not None:
+        ends.append(f".{writer.extension}".rstrip("."))
+    wanted = ((n, f"{names_of.shard_name(n)}{end}") for n in finished for end in ends)
     # Another rank may have finished the shard while the folder was listed.
-    missing = {shard_id: name for shard_id, name in missing.items() if not output.exists(name)}
-    if extension == "":  # an object store has no folder for a shard that has stored nothing
-        folders = [shard_id for shard_id, name in missing.items() if name == layout.shard_name(shard_id)]
-        known = read_stats(output, layout, folders)
-        return {n: name for n, name in missing.items() if (stats := known.get(n)) is None or stats.samples}
-    return missing
+    lost = {n: name for n, name in wanted if name not in present and not output.exists(name)}
+    # An object store has no folder for a shard that has stored nothing.
+    stats = read_stats(output, names_of, [n for n, name in lost.items() if name == names_of.shard_name(n)])
+    return {n: name for n, name in lost.items() if (found := stats.get(n)) is None or found.samples}

@@ -14,10 +14,15 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import InputFile
 from any2ds.storage.report_file import is_others_report
 
-_SHOWN = 3
-
-# In `.any2ds/`, with files of shards.
-_FOLDERS_OF_SHARDS = (layout.METADATA_FOLDER,)
+# In `.any2ds/`: what this run, or the estimate that it is for, has made there already; and what is removed last.
+_KEPT = (
+    layout.LOCK_FILE,
+    layout.WORKERS_FILE,
+    layout.TEMPORARY_FOLDER,
+    layout.WORK_FOLDER,
+    layout.TRANSFERS_FILE,
+    layout.RUN_FILE,
+)
 
 
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[InputFile]) -> None:
@@ -28,55 +33,48 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     is removed, if the folder holds something that any2ds did not write.
     """
     try:
-        names_of = manifest.layout
         shards = ShardNames.of(manifest.options)
     except (KeyError, ValueError, TypeError) as error:
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
-    stats, files, folders = shards.sort(names)
-    if strays := sorted(name for name in names if layout.finished_shards([name]) and name not in stats):
-        raise OutputError(
-            f"{output.url!r} holds {printable(strays[0])}, which any2ds did not write: nothing was removed; "
-            "move that away"
-        )
-    members = {folder: output.names(folder) for folder in folders}
-    for folder, found in members.items():
-        _check_folder(output, folder, found, names_of)
     refuse_lists(output, lists, shards)
+    own = sorted(name for name in names if shards.shard_of(name) is not None)
+    folders = {name: output.names(name) for name in own if name.isdecimal()}
+    foreign = sorted(name for name in names if _is_stats(name) and shards.shard_of(name) is None)
+    for folder, members in folders.items():
+        foreign += [f"{folder}/{name}" for name in members if not _is_of_sample(name, int(folder), shards.names)]
+    if foreign:
+        shown = ", ".join(printable(name[:80]) for name in foreign[:3])
+        raise OutputError(
+            f"{output.url!r} holds what any2ds did not write ({shown}{' …' * (len(foreign) > 3)}): nothing was "
+            "removed; move that away, or choose another output_folder"
+        )
+    visible = {layout.REPORT_FILE, *shards.of_all}.intersection(names)
+    if layout.REPORT_FILE in visible and is_others_report(output):
+        visible.remove(layout.REPORT_FILE)
+    if layout.RECIPE_FILE in names:
+        visible.update(name for name in names if name.endswith(tfds.LABELS_END))
+    state = [name for name in names if name.startswith(f"{layout.STATE_FOLDER}/") and not name.startswith(_KEPT)]
     try:
-        of_all = {*layout.FOLDER_FILES, *shards.of_all, layout.RECIPE_FILE}.intersection(names)
-        if layout.RECIPE_FILE in of_all:
-            of_all.update(name for name in names if name.endswith(tfds.LABELS_END))
-        if layout.REPORT_FILE in of_all and is_others_report(output):
-            of_all.remove(layout.REPORT_FILE)
-        output.remove_many(sorted(of_all))
-        output.remove_many(stats)
-        output.remove_many(files)
-        for folder, found in members.items():
-            output.remove_many([f"{folder}/{name}" for name in found])
+        output.remove(layout.SHARDS_FILE)
+        output.remove_many(sorted(visible))
+        output.remove_many([name for name in own if _is_stats(name)])
+        output.remove_many([name for name in own if not _is_stats(name) and name not in folders])
+        for folder, members in folders.items():
+            output.remove_many([f"{folder}/{name}" for name in members])
             output.remove_folder_if_empty(folder)
-        for name in names:
-            if layout.is_of_watching(name) or name in _FOLDERS_OF_SHARDS:
-                output.remove_tree(name)
-        output.remove_tree(layout.SEGMENTS_FOLDER)
-        output.remove(layout.BUILDING_FILE)
+        for name in state:
+            output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {error_text(error)}") from error
 
 
-def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], names_of: Layout) -> None:
-    """Refuse what is not named by a key of its shard, or, as in the shards of a retry, of one before it."""
-    foreign = [name for name in members if not _is_own(name, int(folder), names_of)]
-    if foreign:
-        shown = ", ".join(printable(name[:80]) for name in foreign[:_SHOWN])
-        more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
-        raise OutputError(
-            f"{output.url!r}: its folder {folder} holds what any2ds did not write ({shown}{more}): nothing was "
-            "removed; move that away, or choose another output_folder"
-        )
+def _is_stats(name: str) -> bool:
+    return bool(layout.finished_shards([name]))
 
 
-def _is_own(name: str, shard_id: int, names_of: Layout) -> bool:
+def _is_of_sample(name: str, shard_id: int, names_of: Layout) -> bool:
+    """Whether a file is named by a key of its shard; or of an earlier one, as in the shards of a retry."""
     key, _, end = name.partition(".")
     place = names_of.place_of(key)
     return place is not None and place[0] <= shard_id and end != "" and "/" not in end

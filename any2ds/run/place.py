@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from any2ds.core.manifest import Manifest, Segment
+from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut, cuts
-from any2ds.run.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Place:
     manifest: Manifest
     parts: tuple[Segment, ...]  # of the list so far, in the order of its rows; the last one may have no end yet
     finished: frozenset[int]  # shards, of all lists
-    comparison: Comparison | None = None  # to do while planning, because the list can be read only once
+    broken: Mapping[int, str] = field(default_factory=dict)  # shards to be made again -> why
+    to_compare: Mapping[int, Stats] = field(default_factory=dict)  # finished shards of a list that may have changed
 
     @property
     def by_file(self) -> bool:
@@ -45,7 +46,8 @@ class Place:
 
     def part_of(self, shard_id: int) -> Segment | None:
         """The segment of the list that has a shard; None if it is to be begun."""
-        return next((part for part in self.parts if _has(part, shard_id)), None)
+        segment = self.manifest.segment_of(shard_id)
+        return segment if segment in self.parts else None
 
     @property
     def finished_of_list(self) -> frozenset[int]:
@@ -53,6 +55,11 @@ class Place:
         behind = max(self.finished, default=-1) + 1  # all of them
         spans = [range(part.first_shard, behind if part.end is None else part.end) for part in self.parts]
         return frozenset().union(*map(self.finished.intersection, spans))
+
+    def cuts(self, batches: Iterable[pa.RecordBatch], url_columns: Sequence[str]) -> Iterator[Cut]:
+        """The shards of the list, from rows that are `divided`."""
+        for cut in cuts(batches, self.manifest.layout.rows_per_shard, by_marker=True, url_columns=url_columns):
+            yield replace(cut, shard_id=self.shard_at(cut.shard_id))
 
     def divided(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the list, with an empty batch at the end of each segment, where a shard ends too."""
@@ -70,16 +77,7 @@ class Place:
                 row += batch.num_rows
                 yield batch
 
-    def cuts(self, batches: Iterable[pa.RecordBatch], url_columns: Sequence[str]) -> Iterator[Cut]:
-        """The shards of the list, from rows that are `divided`."""
-        for cut in cuts(batches, self.manifest.layout.rows_per_shard, by_marker=True, url_columns=url_columns):
-            yield replace(cut, shard_id=self.shard_at(cut.shard_id))
-
     def with_segment(self, segment: Segment) -> Place:
         """The place when a segment of the list is new, or has an end now."""
         manifest = self.manifest.with_segment(segment)
         return replace(self, manifest=manifest, parts=manifest.parts_of(segment.list_number))
-
-
-def _has(part: Segment, shard_id: int) -> bool:
-    return part.first_shard <= shard_id and (part.end is None or shard_id < part.end)

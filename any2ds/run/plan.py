@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
 
 from any2ds.config.options import Config
+from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Ending, Segment
+from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.run_file import begin_segment, end_segment
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import Cut
 from any2ds.readers.sources import Source
-from any2ds.run.compare import Difference
+from any2ds.run.compare import another_list, difference
 from any2ds.run.monitor import Outlook
 from any2ds.run.place import Place
 from any2ds.run.ranks import rank_of
 from any2ds.run.retried import RetriedRows
 from any2ds.storage.folders import OutputFolder
 
-_MOST_HELD = 64 << 20  # bytes of rows that wait until the finished shards after them are compared
+log = logging.getLogger(__name__)
 
 
 class ShardPlan:
     """Makes jobs of a list, and records where its segments begin and end."""
 
     def __init__(self, config: Config, source: Source, output: OutputFolder, place: Place) -> None:
+        """Raises OutputError if finished shards were made from another list; nothing was changed then."""
         self.output = output
-        self.finished = place.finished  # shards of all lists
-        self.shards = set(place.finished_of_list)  # the finished shards of the list
+        self.finished: Collection[int] = place.finished  # shards of all lists
+        self.shards: Collection[int] = place.finished_of_list
         self.skipped = 0  # shards that came by and were finished
-        self._config, self._source, self._place = config, source, place
+        self._source, self._place = source, place
+        self._is_in_order = config.input.shuffle is None
         self._limit, self._rank = config.input.limit, rank_of(config.share)
         self._layout = config.output.layout
         self._retried = RetriedRows(output, place.manifest)
@@ -39,6 +45,12 @@ class ShardPlan:
         self._next = place.parts[0].first_shard  # behind the last shard so far
         self._passed_over = 0  # rows so far that this run does not fetch
         self._to_come = sum(map(self._makes, self.shards))  # finished shards of this run, not seen yet
+        rows, self._schema = place.divided(source.batches(ends=place.by_file)), source.schema
+        if config.output.dedupe == "run":
+            rows, self._schema = mark_duplicates(rows, self._schema, self._layout, place.shard_at, config.media)
+        self._cuts = place.cuts(rows, config.url_columns)
+        self._cuts = chain([*_on_disk(self._compared())], self._cuts)
+        self._remove_broken()
 
     def _makes(self, shard_id: int) -> bool:
         return self._rank is None or self._rank.makes(shard_id)
@@ -46,21 +58,11 @@ class ShardPlan:
     def jobs(self) -> Iterator[ShardJob]:
         """The jobs for the shards that this run makes, in the order of the list.
 
-        Raises ReadError where the list breaks off, after the jobs before, and ChangedList if finished shards were made
-        from another list.
+        Raises ReadError where the list breaks off, after the jobs before.
         """
-        place, schema = self._place, self._source.schema
-        rows = place.divided(self._source.batches(ends=place.by_file))
-        if self._config.output.dedupe == "run":
-            rows, schema = mark_duplicates(rows, schema, self._layout, place.shard_at, self._config.media)
-        shards = self._ended(place.cuts(rows, self._config.url_columns))
-        return self._compared(cut.job(schema, self._settled(cut)) for cut in shards if self._is_wanted(cut))
-
-    def missing(self) -> list[int]:
-        """The shards of the list, of all ranks, that are not finished now. To be asked when the list was read."""
-        present = self.output.finished_shards()
-        spans = (range(part.first_shard, self._next if part.end is None else part.end) for part in self._place.parts)
-        return [shard_id for span in spans for shard_id in span if shard_id not in present]
+        for cut in self._ended():
+            if self._is_wanted(cut):
+                yield cut.job(self._schema, self._settled(cut))
 
     def outlook(self) -> Outlook:
         """How much there is to do. Called from any thread."""
@@ -71,11 +73,45 @@ class ShardPlan:
             to_come += round(max(0.0, total - planned) * (1 - 1 / self._rank.world_size))
         passed_over = self._passed_over + to_come
         passed_over = passed_over if rows is None else min(passed_over, rows)
-        return Outlook(rows, planned, share, passed_over, self._config.input.shuffle is None)
+        return Outlook(rows, planned, share, passed_over, self._is_in_order)
+
+    # --- before the run ---
+
+    def _compared(self) -> Iterator[Cut]:
+        """The shards of a list that may have changed, up to the last finished one, without rows that are not needed.
+
+        Raises OutputError where its rows are not those of a finished shard.
+        """
+        made = self._place.to_compare
+        last, rows = max(made, default=-1), 0
+        while last >= 0:
+            if (cut := next(self._cuts, None)) is None:
+                if rows != self._limit:
+                    name = self._layout.shard_name(last)
+                    text = f"the list ends with row {rows:,}, and shard {name} was made from rows behind it"
+                    raise another_list(self.output, text)
+                return
+            rows = cut.start + cut.rows
+            stats = made.get(cut.shard_id)
+            is_cut_off = stats is not None and rows == self._limit and cut.rows < stats.count
+            if stats is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, stats)):
+                raise another_list(self.output, text)
+            is_needed = cut.shard_id not in self.shards and self._makes(cut.shard_id)
+            yield cut if is_needed else replace(cut, batches=())
+            if cut.shard_id >= last:
+                return
+
+    def _remove_broken(self) -> None:
+        """Remove the statistics of shards that are made again: they never lie beside the data of another shard."""
+        if self._place.broken:
+            self.output.remove(layout.SHARDS_FILE)
+        for shard_id, reason in sorted(self._place.broken.items()):
+            log.warning("%s: its shard is made again", reason)
+            self.output.remove(self._layout.stats_name(shard_id))
 
     # --- while the list is read ---
 
-    def _ended(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
+    def _ended(self) -> Iterator[Cut]:
         """The shards of the list. Where a segment ends is recorded before a shard with fewer rows than there is room
         for: it never gets further ones.
 
@@ -85,65 +121,49 @@ class ShardPlan:
         short: Cut | None = None  # until it is known whether more rows follow
         failure: ReadError | None = None
         try:
-            for cut in cuts:
-                self._check(cut)
+            for cut in self._cuts:
+                self._begin_segment_of(cut)
                 if short is not None:
                     yield short
                 short = cut if cut.rows < self._layout.rows_per_shard else None
                 if short is None:
                     yield cut
+        except ChangedList:
+            raise
         except ReadError as error:  # the rows before it are not affected
-            if isinstance(error, ChangedList):
-                raise
             failure = error
-        if failure is None or (short is not None and short.is_broken_off and self._may_end_here):
+        is_whole = short is None or not short.is_broken_off
+        if failure is None or (not is_whole and self._rank is None and self._last_part().ending is None):
             is_whole = self._end()
-        else:
-            is_whole = short is None or not short.is_broken_off
         if short is not None and is_whole:
             yield short
         if failure is not None:
             raise failure
 
-    def _check(self, cut: Cut) -> None:
-        """Begin a segment for rows behind the last one. Raises ChangedList if these are not the rows of the shard."""
-        try:
-            if self._place.comparison is not None:
-                self._place.comparison.check(cut)
-        except Difference as difference:
-            raise self._changed(str(difference)) from difference
+    def _begin_segment_of(self, cut: Cut) -> None:
+        """Begin a segment for rows behind the last one. Raises ChangedList if that cannot be."""
         if self._place.part_of(cut.shard_id) is None:
             if (segment := self._place.next_part) is None:
-                raise self._changed(
-                    f"it had {cut.start:,} rows and has more now, which come behind another list that no run has read "
-                    "to its end: finish that one first"
+                raise ChangedList(
+                    f"the list had {cut.start:,} rows and has more now, which come behind another list that no run has "
+                    "read to its end: finish that one first"
                 )
             begin_segment(self.output, segment)
             self._place = self._place.with_segment(segment)
         self._rows, self._next = cut.start + cut.rows, cut.shard_id + 1
 
-    @property
-    def _may_end_here(self) -> bool:
-        """Whether a segment can end where the list has broken off."""
-        return self._rank is None and self._part_that_ends().end_row is None
-
     def _end(self) -> bool:
         """Record where the last segment ends. Returns whether the list has come to this end.
 
-        Raises ChangedList if it has fewer rows than its shards were made from.
+        Raises ChangedList if the list has fewer rows than before.
         """
-        last, is_limited = self._part_that_ends(), self._rows == self._limit
-        behind = max((shard_id for shard_id in self.shards if shard_id >= self._next), default=None)
-        if not is_limited and behind is not None:
-            name = self._layout.shard_name(behind)
-            raise self._changed(f"the list ends with row {self._rows:,}, and shard {name} was made from rows behind it")
+        last, limit = self._last_part(), self._limit if self._rows == self._limit else None
         if last.end_row is not None:
-            if self._rows < last.end_row and not is_limited:
-                raise self._changed(f"the list ends with row {self._rows:,}, and had {last.end_row:,} rows before")
+            if self._rows < last.end_row and limit is None:
+                raise ChangedList(f"the list ends with row {self._rows:,}, and had {last.end_row:,} rows before")
             return self._rows == last.end_row
-        if behind is not None:
-            return False  # runs without the limit have made shards behind it
-        limit = self._limit if is_limited else None
+        if any(shard_id >= self._next for shard_id in self.shards):
+            return False  # runs with a higher limit, or none, have made shards behind it
         ending = Ending(self._rows - last.start_row, self._next - last.first_shard, limit)
         try:
             self._place = self._place.with_segment(end_segment(self.output, last, ending))
@@ -151,10 +171,9 @@ class ShardPlan:
             raise ReadError("", f"the end of the list cannot be recorded: {error_text(error)}") from error
         return True
 
-    def _part_that_ends(self) -> Segment:
+    def _last_part(self) -> Segment:
         """The segment in which the list ends."""
-        parts = [part for part in self._place.parts if part.start_row < self._rows]
-        return parts[-1] if parts else self._place.parts[0]
+        return [part for part in self._place.parts if part.start_row < max(1, self._rows)][-1]
 
     def _is_wanted(self, cut: Cut) -> bool:
         """Whether this run makes the shard."""
@@ -170,33 +189,19 @@ class ShardPlan:
     def _settled(self, cut: Cut) -> dict[int, str]:
         """The rows of a shard that a retry has taken over, when the shard was there before."""
         part = self._place.part_of(cut.shard_id)
-        keys = map(self._layout.keys(cut.shard_id), range(cut.rows))
-        return {} if part is None else self._retried.taken_from(part.number, keys)
+        keys = [*map(self._layout.keys(cut.shard_id), range(cut.rows))]
+        return {} if part is None else self._retried.among(keys, part.number)
 
-    def _compared(self, jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
-        """The jobs, each once the finished shards after it were compared. No more than 64 MiB of rows wait for that."""
-        held: deque[ShardJob] = deque()
-        size = 0
-        try:
-            for job in jobs:
-                held.append(job)
-                size += len(job.rows)
-                while held and (size > _MOST_HELD or self._is_compared(held[0].shard_id)):
-                    size -= len(held[0].rows)
-                    yield held.popleft()
-        except ChangedList:
-            raise
-        except ReadError:
-            yield from held
-            raise
-        yield from held
 
-    def _is_compared(self, shard_id: int) -> bool:
-        """Whether a shard behind it fits the list, as far as there are finished ones."""
-        comparison = self._place.comparison
-        return comparison is None or shard_id < self._next - 1 or shard_id > comparison.last
-
-    def _changed(self, difference: str) -> ChangedList:
-        return ChangedList(
-            f"{self.output.url!r} holds shards of another url list: {difference}. It was read up to there"
-        )
+def _on_disk(cuts: Iterable[Cut]) -> Iterator[Cut]:
+    """The cuts, whose rows are in temporary files where they are many."""
+    waiting: list[Cut] = []
+    size = 0
+    for cut in cuts:
+        waiting.append(cut)
+        size += sum(batch.nbytes for batch in cut.batches)
+        if size > MOST_IN_MEMORY:
+            batches = iter(on_disk(batch for each in waiting for batch in each.batches))
+            yield from (replace(each, batches=tuple(islice(batches, len(each.batches)))) for each in waiting)
+            waiting, size = [], 0
+    yield from waiting

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from any2ds.config.options import ShareOptions
 from any2ds.core import layout
-from any2ds.core.errors import OptionError
+from any2ds.core.errors import OptionError, shard_count
+from any2ds.dataset.run_file import manifest_of
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import Intervals, RunLock
 from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, locked
 
+_MOST_NAMED = 10
 _SLURM, _INDEX = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
 _RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), (_INDEX, "WORLD_SIZE")
 
@@ -94,3 +96,35 @@ def joined(output: OutputFolder, rank: Rank, intervals: Intervals = DEFAULT_INTE
 
     with locked(output, str(rank), layout.member_lock(rank.name), is_rival, intervals) as lock:
         yield lock
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How complete a dataset is."""
+
+    finished: int  # shards
+    missing: tuple[int, ...] = ()  # numbers of the others, as far as their count is known
+    is_known: bool = True  # whether a run has read each list to its end, so that nothing else is missing
+
+    @classmethod
+    def of(cls, output: OutputFolder) -> Completion:
+        """Raises OutputError if its `.any2ds/run` cannot be read."""
+        from any2ds.dataset.expected import ExpectedShards  # which runs without a rank do without
+
+        present, manifest = output.finished_shards(), manifest_of(output)
+        expected = ExpectedShards(manifest.segments, present, manifest.layout.rows_per_shard)
+        return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no shard is known to be missing."""
+        return self.is_known and not self.missing
+
+    def __str__(self) -> str:
+        text = shard_count(self.finished, "is finished", "are finished")
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:_MOST_NAMED])) + (" …" if len(self.missing) > _MOST_NAMED else "")
+            text += f", {len(self.missing):,} missing ({named}): run the original download command to complete them"
+        if not self.is_known:
+            text += ", and no run has come to the end of the url list yet"
+        return text

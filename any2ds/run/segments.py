@@ -1,4 +1,4 @@
-"""Finds the segments of a dataset that hold the rows of a list, and refuses a list or options that do not fit.
+"""Finds the segments of a dataset that hold the rows of a list, and refuses options and lists that do not fit.
 
 A shard number means the same rows for ever. So a list that has grown goes on in a segment of its own behind all others,
 as does another list, and whatever differs is refused before anything is written.
@@ -7,7 +7,7 @@ as does another list, and whatever differs is refused before anything is written
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any
@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from any2ds.config import presets
 from any2ds.config.media import MEDIA_GROUPS
-from any2ds.config.options import Config
+from any2ds.config.options import Config, InputOptions, OutputOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
-from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
+from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import begin_segment, read_manifest, warn_of_versions
 from any2ds.readers.sources import Source
-from any2ds.run.compare import Comparison, Difference, changed_options, read_stats, way_back
+from any2ds.run.compare import another_list, changed_options, read_stats
 from any2ds.run.lost_files import lost_files
 from any2ds.run.overwrite import overwrite
 from any2ds.run.place import Place
@@ -34,59 +34,30 @@ from any2ds.transforms.chain import Pipeline, step_records
 
 log = logging.getLogger(__name__)
 
-# The options that decide which row is in which shard, what its key is, and what is stored of it.
-_DECIDING = (
-    "preset",
-    "url_col",
-    "require",
-    "caption_col",
-    "save_additional_columns",
-    "shuffle",
-    "column_types",
-    "on_bad_row",
-    "output_format",
-    "metadata_format",
-    "row_group_bytes",
-    "parquet_data",
-    "data_column",
-    "tfrecord_compression",
-    "number_sample_per_shard",
-    "oom_shard_count",
-    "file_ext",
-    "compute_md5",
-    "compute_hash",
-    "verify_hash",
-    "on_hash_mismatch",
-    "dedupe",
-    *(field.name for group in MEDIA_GROUPS for field in fields(group)),
-)
-_ANEW = "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
-_WAYS_OUT = (
-    "Nothing was changed. Go on with the list as it was; or --incremental_mode=extend puts this one behind the shards "
-    f"that are there, {_ANEW}"
-)
-_WAYS_OUT_SHUFFLED = (
-    "A shuffled list that has grown or changed comes in another order. Nothing was changed. Go on with the list as it "
-    f"was, and put new rows into a list of their own with --incremental_mode=extend; or {_ANEW}"
-)
+_NOT_DECIDING = {"url_list", "input_format", "limit", "output_folder", "incremental_mode"}
+_DECIDING = [
+    field.name
+    for group in (InputOptions, OutputOptions, *MEDIA_GROUPS)
+    for field in fields(group)
+    if field.name not in _NOT_DECIDING
+]
+"""The options that decide which row is in which shard, what its key is, and what is stored of it."""
 
 
 def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
-    """Make `output` ready for the run, and find the place of its list.
+    """Make `output` ready for the run, and find the place of its list, which is recorded if it is a new one.
 
     What the folder holds must have been made with the same options from the same list; otherwise `incremental_mode`
-    puts the list behind it, or removes it. If the list may have changed, it is read up to the last finished shard and
-    compared. Raises OutputError if the run cannot be; nothing was changed then.
+    puts the list behind it, or removes it. Raises OutputError if the run cannot be; nothing was changed then.
     """
-    is_overwriting = config.output.incremental_mode == "overwrite"
-    if is_overwriting and rank_of(config.share) is not None:
+    mode, is_rank = config.output.incremental_mode, rank_of(config.share) is not None
+    if mode == "overwrite" and is_rank:
         raise OutputError(
             "incremental_mode=overwrite: runs that make a dataset together cannot each begin it anew; remove the "
             "folder before, or choose another output_folder"
         )
-    names = output.names()
-    before, now = read_manifest(output) if names else None, _manifest_of(config, source)
-    finished = layout.finished_shards(names)
+    names, url_list, now = output.names(), _List(config, source), _manifest_of(config, source)
+    before, finished = read_manifest(output) if names else None, layout.finished_shards(names)
     if before is None and finished:
         raise OutputError(
             f"{output.url!r} holds shards, and no {layout.RUN_FILE} that says how any2ds made them: nothing was "
@@ -94,15 +65,30 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
         )
     own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
     refuse_users_files(output, names, own, new, before.end if before is not None else None, finished)
-    finder = _Finder(config, source, output, finished)
     output.create()
-    if before is not None and (is_overwriting or finder.may_begin_anew(before, now)):
-        overwrite(output, before, [*names, *output.state_files()], source.input_files)
-        names, before, finder = output.names(), None, _Finder(config, source, output, frozenset())
-    if before is None:
-        before = _begin(output, now)
-    place = finder.find(before, now)
-    return _without_broken_shards(config, output, place, names, finder.unreadable)
+    if before is not None:
+        is_void = not (finished or is_rank or mode == "extend")  # nothing is lost then
+        is_other = bool(changed_options(before, now)) or not any(map(url_list.begins, before.lists))
+        if mode == "overwrite" or (is_void and is_other):
+            overwrite(output, before, [*names, *output.state_files()], source.input_files)
+            names, before, finished = output.names(), None, frozenset()
+    manifest = before or _begin(output, now)
+    if changed := changed_options(manifest, now):
+        raise OutputError(
+            f"{output.url!r} is made with other options ({'; '.join(changed)}). Nothing was changed. Go on with the "
+            "options as they were; or --incremental_mode=overwrite starts anew, and another output_folder holds "
+            "another dataset"
+        )
+    _, versions = with_versions(manifest.steps, now.first_steps)
+    if versions:
+        warn_of_versions(output.url, versions)
+    first = url_list.match(manifest.lists)
+    if first is None:
+        first = url_list.segment(output, manifest, now)
+        begin_segment(output, first)
+        manifest = manifest.with_segment(first)
+    place = Place(manifest, manifest.parts_of(first.number), finished)
+    return _with_stats(config, output, place, names, url_list)
 
 
 def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,17 +97,11 @@ def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
-    deciding["transform"] = _step_names(deciding["transform"] or [])
+    if deciding["transform"]:
+        from any2ds.transforms.steps.user import name_of
+
+        deciding["transform"] = [name_of(step) for step in deciding["transform"]]
     return deciding
-
-
-def _step_names(steps: Sequence[Any]) -> list[str] | None:
-    """The names of the user's steps, if there are any."""
-    if not steps:
-        return None
-    from any2ds.transforms.steps.user import name_of
-
-    return [name_of(step) for step in steps]
 
 
 def _manifest_of(config: Config, source: Source) -> Manifest:
@@ -142,134 +122,61 @@ def _begin(output: OutputFolder, now: Manifest) -> Manifest:
     return there
 
 
-def _without_broken_shards(
-    config: Config, output: OutputFolder, place: Place, names: Sequence[str], unreadable: Collection[int]
-) -> Place:
-    """The place without finished shards that have lost a file, or have `unreadable` statistics: they are made again.
+class _List:
+    """The list of the run, which is told from other lists by its files, or by its first rows."""
 
-    Of a list that was not compared, the statistics of the last shard are read: a power failure may have damaged it.
-    Their statistics are removed before: they never lie beside the data of another shard.
-    """
-    names_of, own = config.output.layout, place.finished_of_list
-    lost = lost_files(output, config.output, place.finished, names)
-    reasons = {n: f"shard {n} has lost {name}" for n, name in lost.items() if n in own}
-    if own and not unreadable and read_stats(output, names_of, [last := max(own)])[last] is None:
-        unreadable = [last]
-    reasons |= {n: f"{names_of.stats_name(n)} cannot be read" for n in unreadable}
-    if (rank := rank_of(config.share)) is not None:  # each rank sees to its own shards
-        reasons = {n: reason for n, reason in reasons.items() if rank.makes(n)}
-    if of_others := [n for n in lost if n not in own]:
-        log.warning(
-            "shard %d has lost %s: the command with the list that it was made from, or any2ds retry, makes it again",
-            of_others[0],
-            lost[of_others[0]],
-        )
-    if reasons:
-        output.remove(layout.SHARDS_FILE)
-    for shard_id, reason in sorted(reasons.items()):
-        log.warning("%s: its shard is made again", reason)
-        output.remove(names_of.stats_name(shard_id))
-    return replace(place, finished=place.finished - reasons.keys())
-
-
-class _Finder:
-    """Finds where in a dataset a list belongs. Its methods raise OutputError if it belongs nowhere."""
-
-    def __init__(self, config: Config, source: Source, output: OutputFolder, finished: Collection[int]) -> None:
-        # Lists are compared beyond the limit of the run.
-        self._config = replace(config, input=replace(config.input, limit=None))
-        self._source, self._output = source, output
-        self._finished = frozenset(finished)
+    def __init__(self, config: Config, source: Source) -> None:
         assert source.first_rows is not None  # no rows were read yet
-        self._first_rows = source.first_rows
-        self._files = source.list_files
-        self._extends = config.output.incremental_mode == "extend"
-        self._is_rank = rank_of(config.share) is not None
-        self._is_shuffled = config.input.shuffle is not None
-        self.unreadable: list[int] = []  # finished shards of the list, if it was compared, whose statistics are broken
+        self._source, self._first_rows = source, source.first_rows
+        self._files, self._columns = source.list_files, config.url_columns
+        self._config = replace(config, input=replace(config.input, limit=None))  # the limit is no part of the list
 
-    def may_begin_anew(self, before: Manifest, now: Manifest) -> bool:
-        """Whether the dataset has no shard yet, and is of another list or of other options: nothing is lost then."""
-        if self._finished or self._is_rank or self._extends:
-            return False
-        return bool(changed_options(before, now)) or not any(map(self._begins_as, before.lists))
+    def match(self, lists: Sequence[Segment]) -> Segment | None:
+        """The list of the dataset that this one is: made of the same files, or beginning with the same rows; or, for
+        want of that, the one whose difference is to be shown."""
+        lists = [each for each in lists if each.kind == "list"]
+        names = [file.name for file in self._files]
+        found = [each for each in lists if each.is_made_of(self._files)] or [*filter(self.begins, lists)]
+        if not found and self._config.output.incremental_mode != "extend":
+            found = [each for each in lists if names and [file.name for file in each.files] == names]
+            found = found or (lists if len(lists) == 1 else [])
+        return found[-1] if found else None
 
-    def find(self, manifest: Manifest, now: Manifest) -> Place:
-        """The place of the list, which is recorded if it is a new one. `now` is how the run makes shards."""
-        changed = changed_options(manifest, now)
-        if changed and self._is_rank:
-            raise OutputError(
-                f"{self._output.url!r} is being made by others with other options ({'; '.join(changed)}): give each "
-                "the same, choose another output_folder, or remove this one when no rank is at work"
-            )
-        if changed:
-            back = way_back(manifest, now)
-            raise OutputError(
-                f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}). Nothing was "
-                "changed. " + (f"To go on, run the same command {back}; or {_ANEW}" if back else f"{_ANEW}")
-            )
-        _, changes = with_versions(manifest.steps, now.first_steps)
-        if changes:
-            warn_of_versions(self._output.url, changes)
-        first = self._match(manifest.lists)
-        if first is None:
-            return self._new_list(manifest, now)
-        place = Place(manifest, manifest.parts_of(first.number), self._finished)
-        last = place.parts[-1]
+    def begins(self, segment: Segment) -> bool:
+        """Whether its first rows are those of the list with which `segment` begins."""
+        rows = self._rows(segment.beginning.rows)
+        return Beginning.of(rows, segment.beginning.rows, self._columns) == segment.beginning
+
+    def is_surely(self, segment: Segment) -> bool:
+        """Whether it is the list of `segment`, or a longer one, by the versions of its files."""
         # Where shuffled files have further ones behind them, the rows of all are in another order.
-        if last.is_made_of(self._files) and (self._files == last.files or not self._is_shuffled):
-            return place
-        try:
-            return self._compared(place)
-        except Difference as difference:
-            what = "is being made by others from" if self._is_rank else "holds shards of"
-            raise OutputError(
-                f"{self._output.url!r} {what} another url list: {difference}. "
-                + (_WAYS_OUT_SHUFFLED if self._is_shuffled else _WAYS_OUT)
-            ) from difference
+        is_in_order = self._config.input.shuffle is None or self._files == segment.files
+        return is_in_order and segment.is_made_of(self._files)
 
-    def _new_list(self, manifest: Manifest, now: Manifest) -> Place:
-        """Record a list that is the first one, or comes behind the others."""
-        if manifest.segments and not self._extends:
+    def segment(self, output: OutputFolder, manifest: Manifest, now: Manifest) -> Segment:
+        """The segment for this list, behind the others. Raises OutputError if it cannot be."""
+        if manifest.segments and self._config.output.incremental_mode != "extend":
             raise OutputError(
-                f"{self._output.url!r} holds shards of {len(manifest.lists)} url lists, and this one is none of them: "
-                "go on with one of those, or put it behind them with --incremental_mode=extend"
+                f"{output.url!r} holds shards of {len(manifest.lists)} url lists, and this one is none of them: go on "
+                "with one of those, or put it behind them with --incremental_mode=extend"
             )
         if (first_shard := manifest.end) is None:
-            open_one = next(each for each in manifest.segments if each.end is None)
-            which = ", ".join(file.name for file in open_one.files[:3]) or "rows that were given directly"
+            unread = next(each for each in manifest.segments if each.end is None)
+            which = ", ".join(file.name for file in unread.files[:3]) or "rows that were given directly"
             raise OutputError(
-                f"{self._output.url!r} cannot be extended yet, because no run has come to the end of its list "
-                f"({which}): finish that one first, by the same command as before"
+                f"{output.url!r} cannot be extended yet, because no run has come to the end of its list ({which}): "
+                "finish that one first, by the same command as before"
             )
-        preset = presets.find(self._config.output.preset)
-        cut: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
-        beginning = Beginning.of(self._first_rows, columns=self._config.url_columns)
-        number = len(manifest.segments)
-        steps = now.first_steps if manifest.segments else ()
-        segment = Segment(number, first_shard, self._files, beginning, "list", cut, number, steps=steps)
-        begin_segment(self._output, segment)
-        return Place(manifest.with_segment(segment), (segment,), self._finished)
-
-    # --- which list it is ---
-
-    def _match(self, lists: Sequence[Segment]) -> Segment | None:
-        """The list of the dataset that this one is: made of the same files, or beginning with the same rows."""
-        lists = [each for each in lists if each.kind == "list"]
-        if found := [each for each in lists if each.is_made_of(self._files)]:
-            return found[-1]
-        if found := [each for each in lists if self._begins_as(each)]:
-            return found[-1]
-        if self._extends:
-            return None
-        names = [file.name for file in self._files]
-        if found := [each for each in lists if names and [file.name for file in each.files] == names]:
-            return found[-1]
-        return lists[0] if len(lists) == 1 else None  # where they differ is to be shown
-
-    def _begins_as(self, segment: Segment) -> bool:
-        rows = segment.beginning.rows
-        return Beginning.of(self._rows(rows), rows, self._config.url_columns) == segment.beginning
+        preset, number = presets.find(self._config.output.preset), len(manifest.segments)
+        return Segment(
+            number,
+            first_shard,
+            self._files,
+            Beginning.of(self._first_rows, columns=self._columns),
+            cut="file" if preset is not None and preset.cuts_by_file else "list",
+            list_number=number,
+            steps=now.first_steps if manifest.segments else (),
+        )
 
     def _rows(self, count: int) -> pa.RecordBatch:
         """The first `count` rows, or as many as there are; of a list that can be read once those that are at hand."""
@@ -277,41 +184,35 @@ class _Finder:
             batches, rows = [], 0
             with closing(Source.of(self._config, in_list_order=True)) as source:
                 for batch in source.batches():
-                    batches.append(batch.select(self._config.url_columns))
+                    batches.append(batch.select(self._columns))
                     rows += batch.num_rows
                     if rows >= count:
                         break
             self._first_rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
         return self._first_rows
 
-    # --- whether its rows are those of the finished shards ---
 
-    def _compared(self, place: Place) -> Place:
-        """The place after the list was compared, or with a comparison to do while planning. Raises Difference."""
-        names, first = place.manifest.layout, place.parts[0]
-        own = place.finished_of_list
-        stats = read_stats(self._output, names, own)
-        known = {shard_id: found for shard_id, found in stats.items() if found is not None}
-        self.unreadable = sorted(stats.keys() - known.keys())
-        comparison = Comparison(self._output, names, known)
-        if not self._source.can_be_read_again:
-            if len(self._first_rows) >= first.beginning.rows and not self._begins_as(first):
-                raise Difference("its first rows were others")
-            return replace(place, comparison=comparison)
-        if known:
-            self._compare(place, comparison)
-        if not self._begins_as(first):
-            raise Difference("its first rows were others")
-        return place
+def _with_stats(config: Config, output: OutputFolder, place: Place, names: Sequence[str], url_list: _List) -> Place:
+    """The place with the statistics that a list that may have changed is compared with, and without finished shards
+    that have lost a file, or have statistics that cannot be read: these are made again.
 
-    def _compare(self, place: Place, comparison: Comparison) -> None:
-        """Read the list up to its last finished shard. Raises Difference."""
-        row = 0
-        with closing(Source.of(self._config)) as source:
-            for cut in place.cuts(place.divided(source.batches(place.by_file)), self._config.url_columns):
-                comparison.check(cut)
-                row = cut.start + cut.rows
-                if cut.shard_id >= comparison.last:
-                    return
-        name = place.manifest.layout.shard_name(comparison.last)
-        raise Difference(f"the list ends with row {row:,}, and shard {name} was made from rows behind it")
+    Of a list that is not compared, the statistics of the last shard are read: a power failure may have damaged it.
+    """
+    own, names_of = place.finished_of_list, config.output.layout
+    is_compared = not url_list.is_surely(place.parts[-1])
+    stats = read_stats(output, names_of, own if is_compared else sorted(own)[-1:])
+    if is_compared and not any(stats.values()) and not url_list.begins(place.parts[0]):
+        raise another_list(output, "its first rows were others")
+    broken = {n: f"{names_of.stats_name(n)} cannot be read" for n, found in stats.items() if found is None}
+    for n, name in lost_files(output, config.output, place.finished, names).items():
+        if n in own:
+            broken[n] = f"shard {n} has lost {name}"
+        else:
+            again = "the command with the list that it was made from, or any2ds retry, makes it again"
+            log.warning("shard %d has lost %s: %s", n, name, again)
+    rank = rank_of(config.share)
+    broken = {n: why for n, why in broken.items() if rank is None or rank.makes(n)}  # each rank sees to its own shards
+    known = {n: found for n, found in stats.items() if found is not None and n not in broken}
+    return replace(
+        place, finished=place.finished - broken.keys(), broken=broken, to_compare=known if is_compared else {}
+    )

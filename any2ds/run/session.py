@@ -1,4 +1,4 @@
-"""What download, retry and finish share: checks before anything is created, the distributor, what reporters know."""
+"""What download, retry and build share: checks before anything is created, the distributor, what reporters know."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from any2ds.config import presets
-from any2ds.config.media import MediaOptions
-from any2ds.config.options import Config, FetchOptions, OutputOptions, RunOptions, StorageOptions, public
-from any2ds.config.watch import WatchOptions
+from any2ds.config.options import Config, RunOptions, public
 from any2ds.core import plugins
 from any2ds.core.errors import OptionError, OutputError
 from any2ds.core.processes import quieting
@@ -21,24 +19,23 @@ from any2ds.fetch.routes import check
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import check_reporters
 from any2ds.storage.folders import OutputFolder
-from any2ds.transforms.chain import Pipeline
-
-log = logging.getLogger(__name__)
+from any2ds.transforms.chain import Pipeline, steps_by_option
 
 
-def check_parts(fetch: FetchOptions, running: RunOptions, watch: WatchOptions) -> None:
+def check_parts(config: Config) -> None:
     """Set the log level, then check reporters, distributor and fetcher before anything is created.
 
     Raises UsageError if one of them is not available, or cannot do what the options ask for.
     """
+    running = config.run
     logging.getLogger("any2ds").setLevel(running.log_level.upper())
-    check_reporters(watch)
+    check_reporters(config.watch)
     if running.distributor != "multiprocessing" and is_own_process() and quieting.is_wanted():
         quieting.be_quiet()  # child processes always are; clusters log much
     distributor = plugins.load("distributors", running.distributor)
     if hasattr(distributor, "check"):
         distributor.check(running)
-    check(fetch)
+    check(config.fetch)
 
 
 def check_private(output: OutputFolder, running: RunOptions) -> None:
@@ -47,18 +44,25 @@ def check_private(output: OutputFolder, running: RunOptions) -> None:
         raise OutputError(f"{output.url!r} exists in this process only: it needs --distributor=inline")
 
 
-def check_user_steps(media: MediaOptions, running: RunOptions) -> None:
+def check_user_steps(config: Config) -> None:
     """Raises OptionError for a step of the user that cannot be created. On a cluster only its workers can check."""
-    if media.files.transform and running.is_on_this_machine:
+    if config.files.transform and config.run.is_on_this_machine:
         from any2ds.transforms.steps.user import check_made
 
-        check_made(media.files.transform, running.transform_timeout, running.distributor == "inline")
+        check_made(config.files.transform, config.run.transform_timeout, config.run.distributor == "inline")
 
 
 def checked_steps(config: Config) -> Pipeline:
-    """The steps of a run. Raises OptionError for some that cannot be together, MissingExtra."""
-    pipeline = Pipeline(config.media, presets.set_by(config.output.preset))
-    _check_file_ext(config, _has_members(config), pipeline)
+    """The steps of a run. Raises OptionError for some that cannot be together, or for files with an extension that
+    other files of a sample have, and MissingExtra."""
+    pipeline, made = Pipeline(config.media, presets.set_by(config.output.preset)), config.output
+    ext, has_captions = made.file_ext.lower(), config.input.caption_col is not None
+    if ext in taken_extensions(_has_members(config), has_captions, pipeline.further):
+        whose = "metadata" if ext == METADATA else "caption" if has_captions else "text that a step adds"
+        raise OptionError(
+            f"file_ext={made.file_ext}: with output_format={made.output_format} .{ext} is the extension of the {whose}:"
+            " choose another one"
+        )
     if config.files.transform and config.run.distributor != "inline":
         from any2ds.transforms.steps.user import check_travels
 
@@ -76,18 +80,6 @@ def _has_members(config: Config) -> bool:
     return bool(plugins.load("writers", config.output.output_format).has_members)
 
 
-def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> None:
-    """Raises OptionError if all files are to have an extension that other members of a sample have."""
-    ext, has_captions = config.output.file_ext, config.input.caption_col is not None
-    if ext.lower() not in taken_extensions(has_members, has_captions, pipeline.further):
-        return
-    whose = "metadata" if ext.lower() == METADATA else "caption" if has_captions else "text that a step adds"
-    raise OptionError(
-        f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
-        f" {whose}: choose another one"
-    )
-
-
 @contextmanager
 def distributing(running: RunOptions) -> Iterator[Distributor]:
     """The distributor that the options ask for."""
@@ -100,20 +92,17 @@ def distributing(running: RunOptions) -> Iterator[Distributor]:
 
 
 def run_info(
-    command: Literal["download", "retry", "finish"],
-    output: OutputFolder,
-    options: Mapping[str, Any],
-    storage: StorageOptions,
-    made: OutputOptions,
-    config_file: str | None = None,
+    command: Literal["download", "retry"], output: OutputFolder, config: Config, options: Mapping[str, Any]
 ) -> RunInfo:
-    """What reporters know of the run before it begins; `made` says how the dataset is made."""
+    """What reporters know of the run before it begins; `options` are those of the command."""
+    file = {"config": config.config_file} if config.config_file is not None else {}
     return RunInfo(
         command,
         output,
-        {**public(options), **({"config": config_file} if config_file is not None else {})},
-        storage,
+        {**public(options), **file},
+        config.storage,
         output.identity,
-        made,
+        config.output,
+        steps=steps_by_option(config.media, presets.set_by(config.output.preset)),
         from_shell=is_own_process(),
     )

@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,7 +25,6 @@ from any2ds.distributors._child import end_waiting
 from any2ds.distributors._child import start_ahead as start_process
 from any2ds.distributors._process import PLAIN
 
-_SHARED = ("any2ds.worker.worker",)  # the run needs it as well, and almost all that it loads
 _OF_EVERY_WORKER = (
     "any2ds.worker.open_shards",
     "any2ds.worker.steps",
@@ -48,17 +47,19 @@ def started_ahead(options: ParsedOptions) -> Iterator[None]:
 
 
 def _start(options: ParsedOptions) -> None:
-    running = options.group(RunOptions)
-    is_plain = _is_plain(options)
+    running, watch = options.group(RunOptions), options.group(WatchOptions)
     if running.distributor != "multiprocessing":
         return
     logging.getLogger("any2ds").setLevel(running.log_level.upper())
-    watch = options.group(WatchOptions)
     output: ChildOutput | None = None
     if not running.quiet and (watch.log_format == "json" or _is_terminal()):
         with contextlib.suppress(OSError):
             output = listen_ahead()
-    shared = (*_SHARED, *_parts(options))
+    made = next((group for group in options.groups if isinstance(group, OutputOptions)), None)
+    shared = ["any2ds.worker.worker"]  # the run needs it as well, and almost all that it loads
+    if made is not None and plugins.is_built_in("writers", made.output_format):
+        shared.append(f"any2ds.writers.formats.{made.output_format}")
+    is_plain = made is not None and _is_plain(options, made)
     with contextlib.suppress(OSError, ImportError):  # the run tries it again, and reports it
         # A copy of this process has its modules, where another process loads them again. Other people's parts may load
         # libraries that cannot be copied.
@@ -86,11 +87,9 @@ def _can_fork() -> bool:
     return False
 
 
-def _is_plain(options: ParsedOptions) -> bool:
+def _is_plain(options: ParsedOptions, made: OutputOptions) -> bool:
     """Whether nothing is to run but our own code, on the core install."""
-    if OutputOptions not in map(type, options.groups):
-        return False  # another command, for which the dataset says how it is made
-    given, made = options.group(InputOptions), options.group(OutputOptions)
+    given = options.group(InputOptions)
     url_list = str(given.url_list)
     media = [group for group in options.groups if type(group) in MEDIA_GROUPS]
     format = split_format(given.input_format)[0] or ("txt" if url_list == "-" else list_format(url_list)[0])
@@ -99,16 +98,8 @@ def _is_plain(options: ParsedOptions) -> bool:
         and not replace(MediaOptions(*media), given=options.given).asked()
         and plugins.is_built_in("readers", format or "")
         and plugins.is_built_in("writers", made.output_format)
-        and options.group(RunOptions).distributor == "multiprocessing"
         and not options.group(WatchOptions).chosen
     )
-
-
-def _parts(options: ParsedOptions) -> Sequence[str]:
-    """The modules of parts that the worker is going to load."""
-    made = next((group for group in options.groups if isinstance(group, OutputOptions)), None)
-    is_ours = made is not None and plugins.is_built_in("writers", made.output_format)
-    return (f"any2ds.writers.formats.{made.output_format}",) if made is not None and is_ours else ()
 
 
 def _is_terminal() -> bool:

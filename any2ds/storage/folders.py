@@ -47,7 +47,7 @@ class OutputFolder(ABC):
     is_local = False
     is_private = False  # no other process can see it
 
-    has_versions = False  # whether the store can write a file on condition of its version
+    has_conditions = False  # whether a file can be written on condition that it still is, or is not, there
 
     def __init__(self, place: Place, fs: Any, path: str, identity: str, room: Room, staging_root: Path) -> None:
         """`staging_root` is where shards are made if the options do not say that."""
@@ -59,7 +59,6 @@ class OutputFolder(ABC):
         self.stop = threading.Event()  # whatever waits to be tried again fails: the run is broken off
         # Raises if nothing may be published or removed.
         self.guard: Callable[[], object] = lambda: None
-        self.heeds_conditions = self.is_local  # or known, since the store has refused what it should
         self.room = self.staging_room = room
         self.staging_root = staging_root
         self.lock_file = layout.LOCK_FILE  # that the run which works in it holds

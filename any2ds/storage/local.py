@@ -76,6 +76,7 @@ class LocalFolder(OutputFolder):
             raise FileExistsError(name)
         path = self._path(name)
         refuse_link(path)
+        make_folders(path.parent)  # another run may just have removed the empty folder
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as stream:
             stream.write(data)
             stream.flush()

@@ -30,7 +30,8 @@ from any2ds.storage.stores import appears_whole, protocols
 T = TypeVar("T")
 
 _SMALL_FOR_GCSFS, _GCSFS_BOUNDARY = 5 << 20, b"==0=="
-_TOGETHER = 16  # files of a folder that are uploaded or removed at once, where the library can do that
+_TOGETHER = 16  # files that are uploaded, downloaded or removed at once, where the library can do that
+_READ_TOGETHER = 64  # small files
 _REFUSALS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}  # S3's codes for a condition not met
 
 
@@ -75,34 +76,17 @@ class RemoteFolder(OutputFolder):
         return info
 
     def look(self, name: str) -> bytes | None:
+        # s3fs would ask for the size of the file first, to read it in parts.
+        whole = {"max_concurrency": 1} if "s3" in protocols(self.fs) else {}
         try:
-            return bytes(self.fs.cat_file(self._full(name), **self._whole))
+            return bytes(self.fs.cat_file(self._full(name), **whole))
         except FileNotFoundError:
             return None
 
-    @property
-    def _whole(self) -> dict[str, int]:
-        """Options to read a file with one request: s3fs would ask for its size first, to read it in parts."""
-        return {"max_concurrency": 1} if "s3" in protocols(self.fs) else {}
-
     def _read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        if len(names) == 1 or any(char in self._root for char in "*?["):  # given several paths, fsspec takes globs
-            return [self._persist(f"reading {name}", lambda name=name: self.look(name)) for name in names]  # type: ignore[misc]
-        paths = [self._full(name) for name in names]
-        contents: dict[str, bytes | None] = {}  # also from attempts that did not get them all
-
-        def attempt() -> None:
-            missing = [path for path in paths if path not in contents]
-            found = self.fs.cat(missing, on_error="return", recursive=False, **self._whole)
-            errors = {path: each for path, each in found.items() if isinstance(each, Exception)}
-            contents.update({path: bytes(content) for path, content in found.items() if path not in errors})
-            contents.update({path: None for path, each in errors.items() if isinstance(each, FileNotFoundError)})
-            for path, error in errors.items():
-                if path not in contents:
-                    raise error
-
-        self._persist(f"reading {names[0]} and {len(names) - 1} more", attempt)
-        return [contents.get(path) for path in paths]
+        return self._at_once(
+            lambda name: self._persist(f"reading {name}", lambda: self.look(name)), names, _READ_TOGETHER
+        )
 
     def open(self, name: str) -> BinaryIO:
         path = self._full(name)
@@ -130,7 +114,7 @@ class RemoteFolder(OutputFolder):
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.heeds_conditions and self.read(name) is not None:
+        if not self.has_conditions and self.read(name) is not None:
             return False
         try:
             self._change(f"uploading {name}", lambda: self.replace(name, data, ""))
@@ -226,20 +210,15 @@ class RemoteFolder(OutputFolder):
         with self.room.watched():
             self._persist(what, guarded)
 
-    def _at_once(self, work: Callable[[str], None], names: Sequence[str]) -> None:
+    def _at_once(self, work: Callable[[str], T], names: Sequence[str], threads: int = _TOGETHER) -> list[T]:
         """Do it for all. Raises what the first one raises that fails for good; those not begun are left then."""
-        if len(names) == 1:
-            work(names[0])
-            return
-        threads = _TOGETHER if getattr(self.fs, "async_impl", False) else 1
-        with ThreadPoolExecutor(threads, thread_name_prefix="any2ds-upload") as pool:
-            futures = [pool.submit(work, name) for name in names]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        if len(names) < 2 or not getattr(self.fs, "async_impl", False):  # else a file system may not be for threads
+            return [work(name) for name in names]
+        pool = ThreadPoolExecutor(min(threads, len(names)), thread_name_prefix="any2ds-store")
+        try:
+            return list(pool.map(work, names))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _reconnect(self) -> None:
         """Before another attempt."""
@@ -248,7 +227,7 @@ class RemoteFolder(OutputFolder):
 class S3Folder(RemoteFolder):
     """s3fs keeps a listing as a whole, with 0.6 KB for each object: of a million shards these are 2.5 GB."""
 
-    has_versions = True
+    has_conditions = True  # but for some stores that speak S3: the lock tries it
 
     def _names(self, folder: str) -> Iterator[str]:
         """With one request, whether the folder is there or not."""
@@ -309,7 +288,7 @@ class GoogleFolder(RemoteFolder):
     Of a file that ends with a carriage return that is lost, and one with the boundary in it would end there.
     """
 
-    has_versions = True
+    has_conditions = True
 
     def _put(self, staged: Path, name: str) -> None:
         size = staged.stat().st_size

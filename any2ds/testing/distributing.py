@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -16,7 +16,6 @@ from typing import Any
 
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.shares import SharePath
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import LockRef
@@ -55,10 +54,7 @@ class ScriptedWorker:
     def share(self, processes: int) -> None:
         """It takes no cores."""
 
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        """It asks no hosts."""
-
-    def part(self, number: int, of: int) -> ScriptedWorker:
+    def among(self, machines: int) -> ScriptedWorker:
         return self
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:

@@ -29,7 +29,7 @@ from any2ds.writers.formats.parquet import WITHOUT_FILES
 
 @dataclass(frozen=True)
 class ShardContext:
-    """What all shards of a process are made with."""
+    """Options, writer and staging folder, which all shards of a process share."""
 
     options: OutputOptions
     writer: type[ShardWriter]
@@ -62,7 +62,7 @@ class ShardContext:
 
     @cached_property
     def own_columns(self) -> Mapping[str, pa.DataType]:
-        """Those that say what became of a row, or of each of its members."""
+        """Columns that say what became of a row, or of each of its members."""
         return {**outcome_fields(self.options, self.media.members), **self.columns}
 
     def taken(self, rows: pa.Table) -> frozenset[str]:
@@ -107,7 +107,7 @@ class ShardContext:
         return columns if is_told else (*columns, "ext")
 
     def figures(self, report: ShardReport) -> dict[str, Any]:
-        """What the stats of a shard say; with a preset, also under the names of the other tool."""
+        """Contents of the stats of a shard; with a preset, also under the names of the other tool."""
         stats = report.to_json()
         preset = presets.find(self.options.preset)
         return {**stats, **{theirs: stats[ours] for theirs, ours in preset.figures.items()}} if preset else stats
@@ -154,7 +154,7 @@ class StagedFiles:
         return self._writer(self._data, metadata, self._options)
 
     def data(self) -> dict[str, Path]:
-        """What the writer made, once it is closed: final name -> file or folder, in the order of publishing."""
+        """Files of the writer, once it is closed: final name -> file or folder, in the order of publishing."""
         if self.data_name is None:
             return {}
         extra_files = {} if self._hides else {name: self._folder / name for name in self._sidecars}

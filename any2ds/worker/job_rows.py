@@ -59,13 +59,13 @@ class JobRows:
         return self._rows(self.table, count())
 
     def at(self, positions: list[int]) -> Iterator[Row]:
-        """Those at `positions`, in that order."""
+        """The rows at `positions`, in that order."""
         for start in range(0, len(positions), _ROWS_AT_ONCE):
             some = positions[start : start + _ROWS_AT_ONCE]
             yield from self._rows(take(self.table, some), some)
 
     def url(self, position: int, column: str = "url") -> str | None:
-        """Of the row at `position`, as it stands in the list; of several URLs that in `column`."""
+        """URL of the row at `position` as it stands in the list; of several URLs the one in `column`."""
         url: str | None = self.table.column(column)[position].as_py()
         return url
 
@@ -82,7 +82,7 @@ class JobRows:
         return {**dict.fromkeys(self.duplicates(), DUPLICATE), **failed}
 
     def outcome(self, position: int) -> Sample:
-        """That of a row that is not fetched."""
+        """Outcome of a row that is not fetched."""
         (key,) = self._keys([position])
         row = Row(self._shard_id, position, key, None)
         failure = self._settled.get(position)

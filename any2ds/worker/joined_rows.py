@@ -172,7 +172,7 @@ class JoinedRows:
         return Row(row.shard_id, position, row.key, url, row.caption, extra)
 
     def _values(self, sample: Sample) -> Iterable[Any]:
-        """What the metadata say of a member, in the order of their own columns."""
+        """Values of a member in the own columns of the metadata."""
         fields = sample.fields
         return fields.values() if tuple(fields) == self._own_columns else map(fields.get, self._own_columns)
 

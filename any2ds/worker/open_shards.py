@@ -62,7 +62,7 @@ class OpenShards:
         self.outcomes = 0  # of rows, or of the URLs of rows that have several
         self.robots = RobotsCost()  # since the last shard was complete
 
-        # Of the feeder's thread:
+        # Set by the feeder's thread:
         self.waits_for_jobs = False  # for the next one, or for room for its shard
         self._has_all_jobs = False
         ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
@@ -242,7 +242,7 @@ class OpenShards:
 
     def under_way(self) -> dict[int, list[int]]:
         """Number of each open shard -> positions of the rows that the fetcher has taken and said nothing of."""
-        return {shard_id: shard.under_way() for shard_id, shard in self._open.items()}
+        return {shard.job.shard_id: shard.under_way() for shard in list(self._open.values())}
 
     def abandon_unfetched_shards(self) -> None:
         """Discard the shards of which rows are left that the fetcher has not taken. No shard is begun any more."""
@@ -294,7 +294,7 @@ class OpenShards:
     # --- events ---
 
     def events(self, wait: bool = False) -> Iterator[Event]:
-        """What happened since the last call. With `wait`, until all shards are published.
+        """Events since the last call. With `wait`, until all shards are published.
 
         Whenever it waits, for a disk or an upload, there is Progress all the same: the process is alive.
         """

@@ -258,7 +258,7 @@ class OpenShard:
                 self.stats.add_file(ext, body.size)
 
     def _make_room(self, sample: Sample) -> None:
-        """It is going to wait, which it does in the spool unless there is plenty of memory."""
+        """Spill the files of a sample that has to wait, unless there is plenty of memory."""
         if self._buffer.used > self._buffer.few:
             for body in sample.bodies:
                 body.spill()

@@ -1,4 +1,4 @@
-"""What a row goes through between the fetcher and its shard: described, and taken through the steps of the pipeline."""
+"""The way of a row from the fetcher to its shard: it is described, and taken through the steps of the pipeline."""
 
 from __future__ import annotations
 

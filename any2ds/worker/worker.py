@@ -1,4 +1,4 @@
-"""What every distributor runs: a stream of shard jobs in, a stream of events out.
+"""The worker that every distributor runs: a stream of shard jobs in, a stream of events out.
 
     jobs ─▶ rows ─▶ fetch ─▶ describe ─▶ transform ─▶ add (order, write) ─▶ publish ─▶ reports
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,16 +25,15 @@ from any2ds.core.manifest import with_versions
 from any2ds.core.processes import open_files
 from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
-from any2ds.core.shares import SharePath
+from any2ds.fetch.policy.hosts import UNLIMITED
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.fetch.policy.schedule import transfers_within
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.opening import open_folder
-from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 
-# What it works with is imported where it works: the run, which only sends it, does without.
+# Modules that a working worker needs are imported in `__call__`: the run, which only sends it, does without.
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.fetch.contract import Fetcher
@@ -64,7 +63,7 @@ class ShardWorker:
     ) -> None:
         """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
         self._locks = locks
-        # It may be called in another working directory, on a machine of a cluster.
+        # A worker may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
         self._fetch = fetch
@@ -75,8 +74,7 @@ class ShardWorker:
         self._new_fetcher = new_fetcher
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs
-        self._parts: tuple[tuple[int, int], ...] = ()  # which of how many machines it is of
-        self._paths: tuple[SharePath, ...] = ()  # parts of the limits of hosts that it has, of those of its machine
+        self._machines = 1  # that fetch at the same time
         self._fetcher: Fetcher | None = None  # while it works
         self._stopping = False
         self.patience = process_limit(fetch)
@@ -89,7 +87,7 @@ class ShardWorker:
         locks: tuple[LockRef, ...],
         new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
     ) -> ShardWorker:
-        """That of a run with these options."""
+        """The worker of a run with these options."""
         return cls(
             config.output,
             config.fetch,
@@ -102,12 +100,8 @@ class ShardWorker:
 
     def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
         from any2ds.fetch.fetcher import UrlFetcher
-        from any2ds.fetch.overtime import Overtime
 
-        stores = Stores(self._storage.storage_options)
-        hasty = Stores(self._storage.storage_options, ONCE)
-        overtime = Overtime(lambda: open_folder(self._options.output_folder, stores=hasty))
-        return UrlFetcher(fetch, buffer, stores, overtime)
+        return UrlFetcher(fetch, buffer, Stores(self._storage.storage_options), self._machines)
 
     @property
     def folder(self) -> OutputFolder:
@@ -118,19 +112,19 @@ class ShardWorker:
         worker._locks = (*self._locks, *locks)
         return worker
 
-    def part(self, number: int, of: int) -> ShardWorker:
+    def among(self, machines: int) -> ShardWorker:
+        of_hosts = [values.get("max_per_host", UNLIMITED) for values in (self._fetch.hosts or {}).values()]
+        most = min(self._fetch.max_per_host, *of_hosts, UNLIMITED)
+        if machines > most:
+            log.warning(
+                "%d machines fetch at the same time, with at least one transfer each: a host may see more than"
+                " --max_per_host=%d",
+                machines,
+                most,
+            )
         worker = copy.copy(self)
-        worker._parts = (*self._parts, (number, of))
+        worker._machines *= max(1, machines)
         return worker
-
-    def divide(self, paths: Sequence[SharePath]) -> None:
-        self._paths = tuple(paths)
-        self._divide()
-
-    def _divide(self) -> None:
-        """Have the fetcher keep to the share of what hosts allow."""
-        if divide := getattr(self._fetcher, "divide", None):
-            divide([(*self._parts, *path) for path in self._paths or ((),)])
 
     @property
     def waiting(self) -> bool:
@@ -141,6 +135,8 @@ class ShardWorker:
 
     def share(self, processes: int) -> None:
         self._processes = processes
+        if share := getattr(self._fetcher, "share", None):
+            share(processes)
 
     def _threads(self) -> int:
         """How many are to take files through the steps, now."""
@@ -172,7 +168,7 @@ class ShardWorker:
             buffer = stack.enter_context(closing(Buffer(self._fetch.max_buffered_bytes, transfers, str(folder))))
             fetcher = stack.enter_context(closing((self._new_fetcher or self._of_urls)(self._fetch, buffer)))
             self._fetcher = fetcher
-            self._divide()
+            self.share(self._processes)
             columns = pipeline.metadata(writer.has_members)
             context = ShardContext(self._options, writer, folder, self._media, columns, pipeline.further)
             metrics = MetricsCollector(fetcher, buffer, is_remote=not output.is_local)

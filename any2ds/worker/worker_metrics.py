@@ -48,7 +48,7 @@ class MetricsCollector:
         self.waited(self._publishing, time.monotonic() - since)
 
     def drain(self) -> WorkerMetrics:
-        """What has happened since the last call. To be called in the thread that works."""
+        """Measurements since the last call. To be called in the thread that works."""
         traffic = self._fetcher.traffic()
         now, own_cpu, cpu = time.monotonic(), time.thread_time(), resources.cpu()
         seconds, own = now - self._at, max(0.0, own_cpu - self._own_cpu)
@@ -82,7 +82,7 @@ class MetricsCollector:
         return metrics
 
     def _waits(self, traffic: Traffic) -> defaultdict[Wait, float]:
-        """What the fetcher slept, where a want of rows is laid to what keeps them away now."""
+        """Seconds that the fetcher slept, by cause; a want of rows is laid to what keeps them away now."""
         waits = defaultdict(float, traffic.waits)
         lacking = waits.pop("rows", 0.0)
         if self.is_held_back:

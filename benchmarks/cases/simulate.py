@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from any2ds.config.options import Config
 from any2ds.core.failures import http_failure
 from any2ds.core.rows import Row
-from any2ds.fetch.policy.share import Share
 from any2ds.forecast.simulation import NEVER, Answer, Machine, failure_of, simulate
 from benchmarks.case import Bench, Side
 
@@ -109,7 +108,7 @@ def crawl(rows: float, machines: int) -> dict[str, float]:
     share = max(1, round(min(rows, math.ceil(rows / workers / ROWS_PER_SHARD) * ROWS_PER_SHARD)))
     busy = min(machines, workers)
     of_machine = math.ceil(workers / busy)
-    machine = Machine(LINE / of_machine, CPU, Share.of((0, busy), (0, of_machine)))
+    machine = Machine(LINE / of_machine, CPU, workers)
     options, hosts = Config.from_options({"url_list": "-", "retries": 1}).fetch, Hosts(classes)
     worker = simulate(options, hosts.rows_of(min(SIMULATED, share)), hosts.answer, machine, 7)
     seconds = worker.seconds + max(0, share - SIMULATED) / worker.pace

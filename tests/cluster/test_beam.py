@@ -32,7 +32,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beam_protocol import Asked
-from any2ds.distributors._mailbox import Inbox, Mailbox, Orders
+from any2ds.distributors._mailbox import Inbox, Mailbox
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor
 from any2ds.readers.plan import cuts
@@ -286,7 +286,6 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         folder = worker.folder
         mailbox = Mailbox("run", b"key", 0.1)
         mailbox.open(folder)
-        mailbox.order(folder, Orders({0: ()}))
         table = pa.table({"url": [server.url("0.bin")]})
         jobs = [PackedJob.of(job) for job in plan(cuts(table.to_batches(), 5), table.schema)]
         task = Task(0, worker, mailbox, config.run)
@@ -368,7 +367,6 @@ def test_what_travels_passes_the_pickler_of_beam(library: str, tmp_path: Path) -
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(2)])
-    mailbox.order(worker.folder, Orders({0: ()}))
     pickler.set_library(library)
     packed = pickler.dumps(_Perform(task))
     assert len(packed) < 10_000

@@ -20,7 +20,7 @@ from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
-from any2ds.distributors._mailbox import Mailbox, Orders
+from any2ds.distributors._mailbox import Mailbox
 from any2ds.distributors._task import PackedJob, Task, UnseenFolder
 from any2ds.readers.plan import cuts
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
@@ -63,7 +63,7 @@ class Calls:
 
 
 class Threads:
-    slots, patience = 2, 0.0
+    slots, machines, patience = 2, 1, 0.0
     end_timeout = 1.0  # a thread that hangs cannot be ended, however long it is waited for
 
     def __init__(self, call: Callable[[Task], None], most: float = math.inf) -> None:
@@ -191,7 +191,6 @@ def test_what_is_left_for_a_task_has_no_secrets(tmp_path: Path) -> None:
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(1)])
-    mailbox.order(worker.folder, Orders({0: ()}))
     content = (tmp_path / mailbox.task_file(0)).read_bytes()
     assert mailbox.key not in content
     assert str(tmp_path).encode() not in content
@@ -240,7 +239,7 @@ def test_hosts_see_no_more_of_all_tasks_than_they_allow_on_a_cluster_that_grows_
                 os.kill(pid, signal.SIGKILL)
             machine.wait()  # and another one begins the task anew, as clusters have it
         if task.number == 3:
-            cluster.slots = cluster.most = TASKS  # there are turns, and what is held outlasts its own
+            cluster.slots = cluster.most = TASKS  # more than the transfers that the host allows
         task()
 
     lost, cluster = [True], Threads(attempts, most=2)

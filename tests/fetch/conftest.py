@@ -36,14 +36,9 @@ def fetch() -> Iterator[Fetch]:
         yield fetch
 
 
-@pytest.fixture(params=["curl", "requests"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.fixture
-def one(fetch: Any, engine: str) -> Any:
-    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
+def one(fetch: Any) -> Any:
+    return lambda url, **options: fetch([url], **options)[0]
 
 
 @pytest.fixture

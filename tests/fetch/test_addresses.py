@@ -144,19 +144,18 @@ import any2ds
 import pyarrow.parquet as pq
 rows = [f"http://[{address}]:{port}/a" if ":" in address else f"http://{address}:{port}/a" for address in addresses]
 found = {}
-for engine in ("curl", "requests") if is_alone else ("curl",):  # which refuses addresses before it connects
-    for name, options in options_by_name.items():
-        out = f"{folder}/{engine}-{name}"
-        any2ds.download(rows, out, distributor="inline", quiet=True, fetcher=engine, timeout=5, **options)
-        table = pq.read_table(f"{out}/00000.parquet").to_pylist()
-        found[f"{engine} {name}"] = [row["error_code"] or row["status"] for row in table]
+for name, options in options_by_name.items():
+    out = f"{folder}/{name}"
+    any2ds.download(rows, out, distributor="inline", quiet=True, timeout=5, **options)
+    table = pq.read_table(f"{out}/00000.parquet").to_pylist()
+    found[name] = [row["error_code"] or row["status"] for row in table]
 print(json.dumps({"is_alone": is_alone, "codes": found, "asked": len(asked)}))
 os._exit(0)
 """
 
 
 def outcomes(tmp_path: Path, addresses: list[str], options: dict[str, dict[str, bool]]) -> dict[str, list[str]]:
-    """The codes of rows at these addresses, by engine and options. Nothing may have been asked of any."""
+    """The codes of rows at these addresses, by options. Nothing may have been asked of any."""
     command = [sys.executable, "-c", RUN, str(tmp_path), " ".join(addresses), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -77,14 +77,13 @@ def serving(script: Script) -> Iterator[Server]:
         yield server
 
 
-def fetched(server: Server, output: Path, fetcher: str, **options: object) -> list[dict[str, object]]:
+def fetched(server: Server, output: Path, **options: object) -> list[dict[str, object]]:
     urls = [f"{server.base}/{number}" for number in range(ROWS)]
     download(
         urls,
         str(output),
         output_format="parquet",
         distributor="inline",
-        fetcher=fetcher,
         thread_count=1,
         quiet=True,
         **options,  # type: ignore[arg-type]
@@ -92,34 +91,30 @@ def fetched(server: Server, output: Path, fetcher: str, **options: object) -> li
     return list(pq.read_table(output / "00000.parquet").to_pylist())
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_row_gets_its_own_body_at_its_first_attempt(tmp_path: Path, fetcher: str, script: str) -> None:
+def test_a_row_gets_its_own_body_at_its_first_attempt(tmp_path: Path, script: str) -> None:
     with serving(SCRIPTS[script]) as server:
-        rows = fetched(server, tmp_path / "out", fetcher)
+        rows = fetched(server, tmp_path / "out")
     assert [row["data"] for row in rows] == [f"row /{number}".encode() for number in range(ROWS)]
     assert {row["attempts"] for row in rows} == {1}
     if not script.startswith(("408", "nothing")):  # such a server is believed no more
         assert len(server.paths) <= ROWS + 2
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_connection_is_not_used_again_if_more_came_than_its_answer(tmp_path: Path, fetcher: str) -> None:
+def test_a_connection_is_not_used_again_if_more_came_than_its_answer(tmp_path: Path) -> None:
     with serving(SCRIPTS["junk behind each answer"]) as server:
-        fetched(server, tmp_path / "out", fetcher)
+        fetched(server, tmp_path / "out")
     assert server.most_on_one == 1
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_connection_is_used_again_if_its_answers_are_all_that_came(tmp_path: Path, fetcher: str) -> None:
+def test_a_connection_is_used_again_if_its_answers_are_all_that_came(tmp_path: Path) -> None:
     with serving(lambda answer, nth: answer) as server:
-        fetched(server, tmp_path / "out", fetcher)
+        fetched(server, tmp_path / "out")
     assert (server.most_on_one, len(server.paths)) == (ROWS, ROWS)
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_new_connection_is_judged_by_what_comes_on_it(tmp_path: Path, fetcher: str) -> None:
+def test_a_new_connection_is_judged_by_what_comes_on_it(tmp_path: Path) -> None:
     with serving(lambda answer, nth: JUNK + answer) as server:
-        rows = fetched(server, tmp_path / "out", fetcher)
+        rows = fetched(server, tmp_path / "out")
     assert {row["error_code"] for row in rows} == {"protocol"}
     assert len(server.paths) == ROWS

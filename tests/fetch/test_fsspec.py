@@ -293,8 +293,7 @@ def test_pieces_are_as_big_as_the_speed_allows() -> None:
     assert next_piece(1000, 20.0, limit=30, most=1000) == 1000
 
 
-@pytest.mark.parametrize("engine", ["curl", "requests"])
-def test_nothing_that_a_redirect_leads_to_is_a_file_system(engine: str, code: Any, s3: Any, tmp_path: Path) -> None:
+def test_nothing_that_a_redirect_leads_to_is_a_file_system(code: Any, s3: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"secret")
     there = {"data": ",a", "s3": "//media/a.txt", "memory": "//media/a.jpg", "file": f"//{tmp_path}/a.txt"}
     locations = [f"{scheme}:{there.get(scheme, '//127.0.0.1/a.txt')}" for scheme in sorted(FILE_SYSTEMS | {"ftp"})]
@@ -302,12 +301,11 @@ def test_nothing_that_a_redirect_leads_to_is_a_file_system(engine: str, code: An
     script = {f"{number}": [f"302:Location={location}"] for number, location in enumerate(locations)}
     script["around"] = ["redirect:2"]
     with serve(tmp_path, script) as server:
-        found = {name: code(server.url(name), fetcher=engine) for name in script}
+        found = {name: code(server.url(name)) for name in script}
     assert found == dict.fromkeys(script, "bad_redirect")
 
 
-@pytest.mark.parametrize("engine", ["curl", "requests"])
-def test_a_list_may_mix_them(engine: str, s3: Any, tmp_path: Path) -> None:
+def test_a_list_may_mix_them(s3: Any, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(BODY)
     with serve(tmp_path) as server:
         kinds = ["s3://media/a.txt", server.url("a.bin"), f"file://{tmp_path}/a.bin", "data:,abc", "gopher://x/y"]
@@ -315,7 +313,6 @@ def test_a_list_may_mix_them(engine: str, s3: Any, tmp_path: Path) -> None:
         (tmp_path / "list.txt").write_text("\n".join(urls))
         report = download(
             str(tmp_path / "list.txt"),
-            fetcher=engine,
             output_folder=str(tmp_path / "out"),
             output_format="webdataset",
             number_sample_per_shard=50,

@@ -1,4 +1,4 @@
-"""Options that differ by host, over real sockets, with both engines for http(s)."""
+"""Options that differ by host, over real sockets."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,14 +37,14 @@ def sent(server: Server, number: int = -1) -> dict[str, str]:
     return {name: server.requests[number].headers[name] for name in SECRETS if name in server.requests[number].headers}
 
 
-def test_each_host_gets_its_own_headers_cookies_and_user_agent(fetch: Any, engine: str, folder: Path) -> None:
+def test_each_host_gets_its_own_headers_cookies_and_user_agent(fetch: Any, folder: Path) -> None:
     (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
     with serve(folder) as special, serve(folder) as plain:
         hosts = {
             at(special): {"headers": "Authorization: Bearer x", "cookies": folder / "jar.txt", "user_agent": "agreed/1"}
         }
         urls = [special.url("a.jpg"), plain.url("a.jpg")] * 20
-        found = fetch(urls, fetcher=engine, hosts=hosts, headers="X-Own: all", thread_count=2)
+        found = fetch(urls, hosts=hosts, headers="X-Own: all", thread_count=2)
         assert all(isinstance(outcome, Payload) for outcome in found)
         for number in range(20):
             assert sent(special, number) == {"Authorization": "Bearer x", "Cookie": "session=abc"}
@@ -53,14 +53,14 @@ def test_each_host_gets_its_own_headers_cookies_and_user_agent(fetch: Any, engin
             assert plain.requests[number].headers["User-Agent"].startswith("any2ds/")
 
 
-def test_opt_outs_may_differ_and_limits_too(fetch: Any, engine: str, folder: Path) -> None:
+def test_opt_outs_may_differ_and_limits_too(fetch: Any, folder: Path) -> None:
     script = {"a.jpg": ["ok:X-Robots-Tag=noai"], "slow": ["slow:0.01"]}
     with serve(folder, script) as free, serve(folder, script) as other:
         hosts = {at(free): {"disallowed_header_directives": None, "max_per_host": 1}}
-        found = fetch([free.url("a.jpg"), other.url("a.jpg")], fetcher=engine, hosts=hosts)
+        found = fetch([free.url("a.jpg"), other.url("a.jpg")], hosts=hosts)
         assert isinstance(found[0], Payload)
         assert found[1].code == "opted_out"
-        fetch([free.url("slow"), other.url("slow")] * 12, fetcher=engine, hosts=hosts)
+        fetch([free.url("slow"), other.url("slow")] * 12, hosts=hosts)
         assert free.max_concurrent == 1
         assert other.max_concurrent > 1
 
@@ -113,13 +113,13 @@ def test_own_headers_are_not_lured_out_of_the_encryption(
         assert sent(end) == {}
 
 
-def test_verification_is_switched_off_for_one_host_alone(fetch: Any, one: Any, engine: str, folder: Path) -> None:
+def test_verification_is_switched_off_for_one_host_alone(fetch: Any, one: Any, folder: Path) -> None:
     with two(folder, tls=True) as (start, end), serve(folder, tls=True) as lax:
         lax_to_strict = {"to": [f"redirect:{end.url('a.jpg')}"]}
         with serve(folder, lax_to_strict, tls=True) as lax_start:
             hosts = {at(lax): {"ignore_ssl_certificate": True}, at(lax_start): {"ignore_ssl_certificate": True}}
             urls = [lax.url("a.jpg"), end.url("a.jpg"), lax_start.url("to"), start.url("r")] * 5
-            found = fetch(urls, fetcher=engine, hosts=hosts, thread_count=1)
+            found = fetch(urls, hosts=hosts, thread_count=1)
             codes = ["" if isinstance(outcome, Payload) else outcome.code for outcome in found]
             assert codes == ["", "tls", "tls", "tls"] * 5
             assert not end.requests
@@ -128,20 +128,20 @@ def test_verification_is_switched_off_for_one_host_alone(fetch: Any, one: Any, e
         assert isinstance(one(start.url("r"), hosts={at(end): {"ignore_ssl_certificate": True}}), Payload)
 
 
-def test_a_host_may_be_verified_where_others_are_not(fetch: Any, engine: str, folder: Path) -> None:
+def test_a_host_may_be_verified_where_others_are_not(fetch: Any, folder: Path) -> None:
     with serve(folder, tls=True) as lax, serve(folder, tls=True) as strict:
         hosts = {at(strict): {"ignore_ssl_certificate": False}}
         urls = [lax.url("a.jpg"), strict.url("a.jpg")] * 3
-        found = fetch(urls, fetcher=engine, hosts=hosts, ignore_ssl_certificate=True, thread_count=1)
+        found = fetch(urls, hosts=hosts, ignore_ssl_certificate=True, thread_count=1)
         assert [isinstance(outcome, Payload) for outcome in found] == [True, False] * 3
         assert not strict.requests
 
 
-def test_only_the_hosts_that_have_a_proxy_go_through_it(fetch: Any, engine: str, folder: Path) -> None:
+def test_only_the_hosts_that_have_a_proxy_go_through_it(fetch: Any, folder: Path) -> None:
     with serve(folder) as server, serve(folder) as direct, serve_proxy("me:p@ss") as proxy, serve_proxy() as other:
         hosts = {"*.media.test": {"proxy": proxy.url}, "b.media.test": {"proxy": other.url}}
         urls = [f"http://{name}.media.test:{server.port}/a.jpg" for name in ("a", "b")] + [direct.url("a.jpg")]
-        found = fetch(urls * 5, fetcher=engine, hosts=hosts, thread_count=2)
+        found = fetch(urls * 5, hosts=hosts, thread_count=2)
         assert all(isinstance(outcome, Payload) for outcome in found)
         assert set(proxy.asked) == {f"GET {urls[0]}"}
         assert set(other.asked) == {f"GET {urls[1]}"}
@@ -201,12 +201,10 @@ def test_thousands_of_rows_of_two_profiles(fetch: Any, folder: Path) -> None:
         assert "agreed/1" not in {request.headers["User-Agent"] for request in other.requests}
 
 
-def test_the_name_in_a_certificate_counts_too(
-    fetch: Any, engine: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_in_a_certificate_counts_too(fetch: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(folder, host="0.0.0.0", tls=True) as server:
         monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
         urls = [f"https://{name}:{server.port}/a.jpg" for name in ("localhost", "127.0.0.1", "127.0.0.2")]
         hosts = {"127.0.0.2": {"ignore_ssl_certificate": True}}
-        found = fetch(urls * 4, fetcher=engine, hosts=hosts, thread_count=1)
+        found = fetch(urls * 4, hosts=hosts, thread_count=1)
         assert [isinstance(outcome, Payload) for outcome in found] == [True, False, True] * 4

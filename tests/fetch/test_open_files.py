@@ -19,9 +19,9 @@ from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.rows import Row
 from any2ds.fetch.fetcher import UrlFetcher
-fetcher, host, port, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+host, port, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 options = Config.from_options(
-    {"url_list": "-", "fetcher": fetcher, "thread_count": 60, "retries": 0, "outage_patience": 5, "timeout": 60}
+    {"url_list": "-", "thread_count": 60, "retries": 0, "outage_patience": 5, "timeout": 60}
 ).fetch
 rows = [Row(0, n, str(n), f"http://{host}:{port}/{n}".replace("N", str(n % 100 + 1))) for n in range(300)]
 warm_up, taken, outcomes = [Row(0, 300, "", f"http://127.0.0.1:{port}/300")], [], []
@@ -41,14 +41,13 @@ print(len(outcomes), *sorted(set(outcomes)))
 """
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize("host", ["127.1.0.N", "localhost"])
-def test_a_row_without_a_socket_is_tried_again_with_fewer_at_once(tmp_path: Path, fetcher: str, host: str) -> None:
+def test_a_row_without_a_socket_is_tried_again_with_fewer_at_once(tmp_path: Path, host: str) -> None:
     pytest.importorskip("resource")
     for number in range(301):
         (tmp_path / str(number)).write_bytes(b"body")
     with serve(tmp_path, host="0.0.0.0") as server:
-        command = [sys.executable, "-c", SHORT, fetcher, host, str(server.port), "20"]
+        command = [sys.executable, "-c", SHORT, host, str(server.port), "20"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "300 success\n", done.stderr
     assert "waiting for the network" not in done.stderr

@@ -1,4 +1,4 @@
-"""`--proxy` of each kind, with and without a login, for http and https, with both engines for http(s)."""
+"""`--proxy` of each kind, with and without a login, for http and https."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -92,10 +92,10 @@ def test_headers_for_the_server_do_not_reach_the_proxy_of_a_tunnel(one: Any, fol
         assert "eW91Omh1bnRlcjI=" not in "".join(proxy.heads)
 
 
-def test_cookies_of_answers_are_not_added_to_those_of_the_file(fetch: Any, engine: str, folder: Path) -> None:
+def test_cookies_of_answers_are_not_added_to_those_of_the_file(fetch: Any, folder: Path) -> None:
     (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
     with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
-        fetch([server.url("a.jpg")] * 3, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
+        fetch([server.url("a.jpg")] * 3, thread_count=1, cookies=folder / "jar.txt")
         assert [request.headers["Cookie"] for request in server.requests] == ["session=abc"] * 3
 
 
@@ -109,11 +109,11 @@ def test_a_proxy_may_be_verified_where_the_server_is_not(
             assert isinstance(outcome, Payload) is ignore
 
 
-def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, engine: str, folder: Path) -> None:
+def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, folder: Path) -> None:
     (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/with\tFALSE\t0\tsession\tabc\n")
     with serve(folder, {"with": ["redirect:a.jpg"]}) as server:
         urls = [server.url("with"), server.url("a.jpg")] * 3
-        fetch(urls, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
+        fetch(urls, thread_count=1, cookies=folder / "jar.txt")
         assert {(request.path, request.headers.get("Cookie")) for request in server.requests} == {
             ("with", "session=abc"),
             ("a.jpg", None),

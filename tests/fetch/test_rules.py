@@ -87,32 +87,30 @@ def nobody_connects(listener: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("host", NAMES_OF_THE_SYSTEM)
-@pytest.mark.parametrize(("scheme", "fetcher"), [("http", "curl"), ("ftp", "curl"), ("http", "requests")])
+@pytest.mark.parametrize("scheme", ["http", "ftp"])
 @pytest.mark.parametrize("nameservers", [None, "os"])
 def test_names_that_the_system_resolves_are_judged_before_anything_is_connected_to(
-    host: str, scheme: str, fetcher: str, nameservers: str | None
+    host: str, scheme: str, nameservers: str | None
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"{scheme}://{host}:{listener.getsockname()[1]}/a"
-        options = {"block_private_addresses": True, "fetcher": fetcher, "timeout": 30, "nameservers": nameservers}
+        options = {"block_private_addresses": True, "timeout": 30, "nameservers": nameservers}
         outcome = one(url, **options)
         assert isinstance(outcome, Failure)
         assert (outcome.code, nobody_connects(listener)) == ("blocked_address", True), outcome
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_names_that_the_system_resolves_are_fetched_where_they_may_be(tmp_path: Path, fetcher: str) -> None:
+def test_names_that_the_system_resolves_are_fetched_where_they_may_be(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     with serve(tmp_path) as server:
         for host in NAMES_OF_THE_SYSTEM:
-            outcome = one(f"http://{host}:{server.port}/a", fetcher=fetcher, timeout=30, nameservers="os")
+            outcome = one(f"http://{host}:{server.port}/a", timeout=30, nameservers="os")
             assert isinstance(outcome, Payload), outcome
 
 
 def test_an_address_with_a_last_dot_is_an_address_behind_a_proxy() -> None:
     with serve_proxy() as proxy:
-        for fetcher in ("curl", "requests"):
-            outcome = one("http://169.254.169.254./latest", fetcher=fetcher, proxy=proxy.url, timeout=30)
-            assert isinstance(outcome, Failure)
-            assert outcome.code == "blocked_address"
+        outcome = one("http://169.254.169.254./latest", proxy=proxy.url, timeout=30)
+        assert isinstance(outcome, Failure)
+        assert outcome.code == "blocked_address"
         assert not proxy.asked

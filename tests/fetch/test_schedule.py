@@ -1,6 +1,7 @@
 """The schedule is a state machine over a clock that the test turns."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,8 @@ def rows(count: int) -> list[Row]:
     return [Row(0, n, f"{n:05d}", "http://host/") for n in range(count)]
 
 
-def schedule(
-    count: int, slots: int = 2, timeout: float = 10, retries: int = 0, total_timeout: float | None = None
-) -> Schedule:
-    made = Schedule(ScheduleLimits(slots, timeout, retries, total_timeout), rng=random.Random(0))
+def schedule(count: int, slots: int = 2, timeout: float = 10, **limits: Any) -> Schedule:
+    made = Schedule(ScheduleLimits(slots, timeout, **limits), rng=random.Random(0))
     made.fresh.extend(rows(count))
     return made
 
@@ -112,15 +111,30 @@ def test_without_a_timeout_nothing_is_ever_overdue() -> None:
     assert made.wait(0) == float("inf")
 
 
-def seconds_until_cut(sizes: list[int], timeout: float = 10, total_timeout: float | None = None) -> float | None:
+def seconds_until_cut(sizes: list[int], timeout: float = 10, **limits: Any) -> float | None:
     """When an attempt is cut that has received `sizes[n]` bytes after n seconds, or None."""
-    made = schedule(1, timeout=timeout, total_timeout=total_timeout)
+    made = schedule(1, timeout=timeout, **limits)
     (attempt,) = start_all(made, 100)
     for second, size in enumerate(sizes):
         for tenth in range(10):
             if made.overdue(100 + second + tenth / 10, {attempt: size}.__getitem__):
                 return second + tenth / 10
     return None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "earliest", "latest"),
+    [
+        ([0] * 60, 4, 5),
+        ([50 * second for second in range(60)], 4, 5),
+        ([150 * second for second in range(60)], None, None),
+        ([min(5, second) * 10_000 for second in range(60)], 8, 10),  # it stops after 5 s
+        ([10_000 * second if second < 5 else 10 for second in range(60)], 8, 10),  # redirected to what says nothing
+    ],
+)
+def test_what_is_too_slow_for_too_long_is_stalled(sizes: list[int], earliest: float | None, latest: float) -> None:
+    seconds = seconds_until_cut(sizes, timeout=0, total_timeout=0, stall_timeout=4, min_speed=100)
+    assert seconds is None if earliest is None else earliest <= (seconds or 0) <= latest
 
 
 def steady(speed: float, seconds: int) -> list[int]:

@@ -20,23 +20,13 @@ Act = Callable[[str, ThreadTransfer], Answer | Failure]
 SOON = 100.0
 
 
-class Doing:
-    """A client made of one function."""
-
-    def __init__(self, act: Act) -> None:
-        self.fetch = act
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture
 def transport() -> Iterator[Callable[..., ThreadTransport]]:
     opened = []
 
     def make(act: Act, buffer: Buffer | None = None, **options: Any) -> ThreadTransport:
         chosen = Config.from_options({"url_list": "-", **options}).fetch
-        made = ThreadTransport(lambda: Doing(act), chosen, buffer or Buffer(1 << 30, 1), lambda: made.wake())
+        made = ThreadTransport(act, chosen, buffer or Buffer(1 << 30, 1), lambda: made.wake())
         opened.append(made)
         return made
 

@@ -1,24 +1,18 @@
-"""What both engines for http(s) do alike, beyond the contract."""
+"""What the engine for http(s) does, beyond the contract."""
 
-import logging
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from any2ds.config.options import Config
-from any2ds.core.errors import MissingExtra
-from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-from any2ds.fetch.routes import web_engine
-from any2ds.run.download import download
 from any2ds.testing.server import serve
 from tests.support.proxy import serve_proxy
 
@@ -79,10 +73,40 @@ def test_headers_credentials_and_cookies_are_sent(one: Any, folder: Path, tmp_pa
     assert "gzip" in sent["Accept-Encoding"]
 
 
-def test_cookies_of_answers_are_not_kept(one: Any, fetch: Any, engine: str, folder: Path) -> None:
+def test_cookies_of_answers_are_not_kept(one: Any, fetch: Any, folder: Path) -> None:
     with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
-        fetch([server.url("a.jpg")] * 3, fetcher=engine, thread_count=1)
+        fetch([server.url("a.jpg")] * 3, thread_count=1)
         assert not any("Cookie" in request.headers for request in server.requests)
+
+
+def test_a_cookie_that_is_set_on_the_way_of_redirects_is_sent_to_its_host_on_that_way_alone(fetch: Any) -> None:
+    """As walls of cookies want it, which redirect to themselves until they see their own."""
+    cookies: list[tuple[str, str]] = []
+
+    class Wall(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            cookies.append((self.path, self.headers.get("Cookie", "")))
+            is_let_in = "seen=1" in cookies[-1][1] or self.path == "/b"
+            self.send_response(200 if is_let_in else 302)
+            self.send_header("Set-Cookie", "seen=1; Path=/; HttpOnly")
+            self.send_header("Set-Cookie", "only=tls; Secure")
+            self.send_header("Location", self.path)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Wall) as wall:
+        thread = threading.Thread(target=wall.serve_forever)
+        thread.start()
+        base = f"http://127.0.0.1:{wall.server_port}"
+        outcomes = fetch([f"{base}/a", f"{base}/b"], thread_count=1)
+        wall.shutdown()
+        thread.join()
+    assert all(isinstance(outcome, Payload) for outcome in outcomes)
+    assert sorted(cookies) == [("/a", ""), ("/a", "seen=1"), ("/b", "")]
 
 
 def test_a_redirect_to_another_host_does_not_get_the_credentials(one: Any, folder: Path) -> None:
@@ -137,12 +161,12 @@ def test_what_drips_or_stands_still_is_cut_without_a_timeout(one: Any, folder: P
             assert one(server.url("a.jpg"), timeout=0, stall_timeout=1).code == "timeout_stalled"
 
 
-def test_hosts_that_accept_and_say_nothing_are_cut_without_a_timeout(fetch: Any, engine: str) -> None:
+def test_hosts_that_accept_and_say_nothing_are_cut_without_a_timeout(fetch: Any) -> None:
     head = b"HTTP/1.1 200 OK\r\nX-Long: "
     with socket.create_server(("127.0.0.1", 0)) as mute, answering(head, b"x", pause=0.05) as dripping:
         address = f"127.0.0.1:{mute.getsockname()[1]}/"
         urls = [f"http://{address}", f"https://{address}", dripping]
-        outcomes = fetch(urls, fetcher=engine, timeout=0, stall_timeout=0.5)
+        outcomes = fetch(urls, timeout=0, stall_timeout=0.5)
     assert [outcome.code for outcome in outcomes] == ["timeout_stalled"] * 3
 
 
@@ -152,19 +176,19 @@ def test_a_handshake_that_hangs_is_cut_at_the_limit_for_connecting(one: Any) -> 
         assert one(url, timeout=20, connect_timeout=0.2).code == "timeout_connect"
 
 
-def test_interim_answers_are_no_answers(fetch: Any, engine: str) -> None:
+def test_interim_answers_are_no_answers(fetch: Any) -> None:
     hints = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nX-Robots-Tag: noai\r\n\r\n" * 3
     with answering(hints + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"") as url:
-        (outcome,) = fetch([url], fetcher=engine)
+        (outcome,) = fetch([url])
     assert isinstance(outcome, Payload)
     assert (outcome.http_status, outcome.body.read()) == (200, b"ok")
 
 
-def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_row(fetch: Any, engine: str, folder: Path) -> None:
+def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_row(fetch: Any, folder: Path) -> None:
     (folder / "b.jpg").write_bytes(BODY)
     with serve(folder, {"b.jpg": ["hangup", "ok"]}) as server:
         urls = [server.url("a.jpg"), server.url("b.jpg")]
-        outcomes = fetch(urls, fetcher=engine, thread_count=1)
+        outcomes = fetch(urls, thread_count=1)
     assert all(isinstance(outcome, Payload) for outcome in outcomes)
 
 
@@ -174,35 +198,6 @@ def test_a_memory_of_few_bytes_sends_bodies_to_disk(one: Any, folder: Path) -> N
     assert isinstance(outcome, Payload)
     assert len(outcome.body.read()) == 3_000_000
     outcome.body.release()
-
-
-def test_without_libcurl_requests_takes_over(
-    fetch: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "pycurl", None)
-    with serve(folder) as server, caplog.at_level(logging.WARNING):
-        outcomes = fetch([server.url("a.jpg")] * 20)
-        assert server.requests[0].headers["Connection"] == "keep-alive"  # which libcurl does not send
-    assert all(isinstance(outcome, Payload) for outcome in outcomes)
-    assert len(caplog.records) == 1
-    assert "pycurl cannot be imported" in caplog.text
-
-
-def test_what_is_not_installed_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "requests", None)
-    with pytest.raises(MissingExtra, match=r"any2ds\[requests\]"):
-        web_engine("requests")
-    with pytest.raises(MissingExtra):
-        download(["http://127.0.0.1:1/"], fetcher="requests", output_folder=str(tmp_path / "out"), quiet=True)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("scheme", ["ftp", "ftps"])
-def test_ftp_is_not_for_requests(scheme: str, fetch: Any) -> None:
-    (outcome,) = fetch([f"{scheme}://127.0.0.1/x"], fetcher="requests")
-    assert isinstance(outcome, Failure)
-    assert outcome.code == "unsupported_scheme"
-    assert Config.from_options({"url_list": "-"}).fetch.fetcher == "curl"
 
 
 def test_answers_of_any_length_and_shape_are_bounded(one: Any, folder: Path) -> None:

@@ -6,18 +6,14 @@ import pytest
 
 from any2ds.config.options import Config, FetchOptions
 from any2ds.core.rows import Row
-from any2ds.fetch.policy.share import Share
 from any2ds.forecast.simulation import (
     NEVER,
     Answer,
     Answers,
-    HostLog,
     Machine,
     Simulated,
-    WorkerPlan,
     failure_of,
     simulate,
-    simulate_together,
 )
 
 
@@ -90,44 +86,12 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert run(3) == run(3)
 
 
-# --- several workers ---
-
-
-def together(
-    count: int, rows: int, latency: float = 0.2, **given: object
-) -> tuple[list[Simulated], dict[str, HostLog]]:
-    """So many workers with `rows` rows of two hosts each. Some begin late, and one dies, whom another one follows."""
-    lists = [[Row(0, n, str(n), f"http://h{n % 2}.example/{n}") for n in range(rows)] for _ in range(count)]
-    machines = [Machine(cpu=1e-4, share=Share.of((number, count))) for number in range(count)]
-    plans = [
-        WorkerPlan(of_worker, machine, begins=number % 4 * 7.0, dies=10.0 if number == 0 else NEVER)
-        for number, (of_worker, machine) in enumerate(zip(lists, machines, strict=True))
-    ]
-    plans.append(WorkerPlan(lists[0], machines[0], begins=15.0))
-    return simulate_together(options(**given), plans, lambda host, row, at_once: Answer(latency))
-
-
-@pytest.mark.parametrize(("count", "most"), [(3, 8), (8, 8), (64, 4)])
-def test_workers_together_keep_the_limits_of_hosts(count: int, most: int) -> None:
-    found, hosts = together(count, 20, max_per_host=most)
-    assert [each.codes["success"] for each in found[1:]] == [20] * count
-    assert {log.most_at_once <= most for log in hosts.values()} == {True}
-    assert sum(log.requests for log in hosts.values()) >= 20 * count
-
-
-def test_workers_together_leave_the_delay_of_hosts_between_two_starts() -> None:
-    found, hosts = together(16, 10, host_delay=0.3, latency=0.01)
-    assert [each.codes["success"] for each in found[1:]] == [10] * 16
-    assert min(log.least_apart for log in hosts.values()) >= 0.3 - 1e-6
-
-
 def test_a_worker_of_many_is_as_slow_as_its_share_of_a_host() -> None:
     rows = [Row(0, n, str(n), f"http://h.example/{n}") for n in range(40)]
 
     def seconds(of: int) -> float:
-        machine = Machine(share=Share.of((0, of)))
+        machine = Machine(workers=of)
         return simulate(options(max_per_host=8), rows, lambda host, row, at_once: Answer(1.0), machine, 1).seconds
 
     assert seconds(1) == pytest.approx(5.0, rel=0.1)
     assert seconds(8) == pytest.approx(40.0, rel=0.1)
-    assert seconds(16) > 60.0  # in every second turn

@@ -104,14 +104,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sorted_list(name: str, rows: int = 40_000) -> bytes:
-    """Its hosts come one after the other; every third value of csv is quoted, and has the end of a line."""
+    """Its hosts come one after the other; every third value of csv is quoted."""
     urls = [f"{HOSTS[number * 4 // rows]}/{number}" for number in range(rows)]
     if name.startswith("jsonl"):
         lines = [f'{{"url": "{url}"}}' for url in urls]
     elif name == "txt":
         lines = urls
     else:
-        texts = ['"two ""lines"",\nof text"' if number % 3 == 0 else "one" for number in range(rows)]
+        texts = ['"two ""quotes"", and text"' if number % 3 == 0 else "one" for number in range(rows)]
         lines = ["caption,url,n", *(f"{text},{url},{len(url)}" for text, url in zip(texts, urls, strict=True))]
     return "\n".join(lines).encode()
 
@@ -138,7 +138,7 @@ def test_of_a_large_text_list_random_blocks_are_read(tmp_path: Path, name: str, 
 
 def test_blocks_are_those_of_all_files(tmp_path: Path, small_blocks: None) -> None:
     """Each with a header of its own; most have no block."""
-    head, *lines = sorted_list("csv").replace(b'"two ""lines"",\nof text"', b"one").splitlines(keepends=True)
+    head, *lines = sorted_list("csv").replace(b'"two ""quotes"", and text"', b"one").splitlines(keepends=True)
     for number in range(400):
         (tmp_path / f"{number:03d}.csv").write_bytes(head + b"".join(lines[100 * number : 100 * number + 100]))
     found = surveyed(str(tmp_path), 400, caption_col="caption")

@@ -72,11 +72,10 @@ def _ids(case: Any) -> str | None:
     return case if isinstance(case, str) else None
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(("answer", "code", "options"), TRANSIENT, ids=_ids)
-def test_a_transient_failure_is_tried_again(answer: str, code: str, options: Any, fetcher: str) -> None:
+def test_a_transient_failure_is_tried_again(answer: str, code: str, options: Any) -> None:
     rows = {"gone.bin": Row(answer, body=BODY), "back.bin": Row([answer, "ok"], body=BODY)}
-    outcome = Play(rows, fetcher=fetcher, retries=1, **options).run()
+    outcome = Play(rows, retries=1, **options).run()
     assert outcome.code_of == {"gone.bin": code, "back.bin": "success"}
     assert outcome.codes == {code: 1, "success": 1}
     if answer not in ("hangup", "http_408"):  # a kept connection that was closed: asked once more, without counting
@@ -86,21 +85,17 @@ def test_a_transient_failure_is_tried_again(answer: str, code: str, options: Any
     assert outcome.exit_code == 0
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(("answer", "code", "options"), SLOW, ids=_ids)
-def test_a_server_that_is_too_slow_is_given_up_and_tried_again(
-    answer: str, code: str, options: Any, fetcher: str
-) -> None:
-    outcome = Play({"a.bin": Row(answer, body=BODY)}, fetcher=fetcher, retries=1, **options).run()
+def test_a_server_that_is_too_slow_is_given_up_and_tried_again(answer: str, code: str, options: Any) -> None:
+    outcome = Play({"a.bin": Row(answer, body=BODY)}, retries=1, **options).run()
     assert outcome.codes == {code: 1}
     assert outcome.metadata[0]["attempts"] == 2
     assert outcome.requests == {"a.bin": 2}
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(("answer", "code", "options"), FINAL, ids=_ids)
-def test_a_final_failure_is_not_tried_again(answer: str, code: str, options: Any, fetcher: str) -> None:
-    outcome = Play({"a.bin": Row([answer, "ok"], body=BODY)}, fetcher=fetcher, retries=3, **options).run()
+def test_a_final_failure_is_not_tried_again(answer: str, code: str, options: Any) -> None:
+    outcome = Play({"a.bin": Row([answer, "ok"], body=BODY)}, retries=3, **options).run()
     assert outcome.codes == {code: 1}
     assert outcome.requests == {"a.bin": 1}
     (row,) = outcome.metadata
@@ -122,12 +117,9 @@ LIMITS: list[tuple[str, str, Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(("answer", "option", "too_low", "enough", "code"), LIMITS, ids=_ids)
-def test_a_limit_holds_to_its_value(
-    answer: str, option: str, too_low: Any, enough: Any, code: str, fetcher: str
-) -> None:
-    play = Play({"a.bin": Row(answer, body=BODY)}, fetcher=fetcher)
+def test_a_limit_holds_to_its_value(answer: str, option: str, too_low: Any, enough: Any, code: str) -> None:
+    play = Play({"a.bin": Row(answer, body=BODY)})
     (play.folder / "web/target.bin").write_bytes(BODY)
     assert play.run(**{option: too_low}).codes == {code: 1}
     enough_for_all = {"max_file_bytes": 2_000_000} if answer.startswith("bomb") else {}
@@ -169,9 +161,8 @@ def test_an_unknown_certificate_fails_unless_any_is_accepted() -> None:
     assert stored_codes(play) == {"success": 1}
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_server_without_tls_fails_as_tls(fetcher: str) -> None:
-    play = Play({"a.txt": "ok"}, fetcher=fetcher)
+def test_a_server_without_tls_fails_as_tls() -> None:
+    play = Play({"a.txt": "ok"})
     (play.folder / "l.txt").write_text(play.web.url("a.txt").replace("http:", "https:"))
     assert play.run("download", "l.txt").codes == {"tls": 1}
 
@@ -359,28 +350,25 @@ def test_what_a_step_of_the_user_does_with_a_file(step: str, code: str) -> None:
 # --- time, and attempts ---
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(("retries", "code", "requests"), [(0, "http_503", 1), (1, "http_503", 2), (2, "success", 3)])
-def test_retries_are_further_attempts(retries: int, code: str, requests: int, fetcher: str) -> None:
-    outcome = Play({"a.txt": ["http_503", "reset", "ok"]}, retries=retries, fetcher=fetcher).run()
+def test_retries_are_further_attempts(retries: int, code: str, requests: int) -> None:
+    outcome = Play({"a.txt": ["http_503", "reset", "ok"]}, retries=retries).run()
     assert outcome.requests == {"a.txt": requests}
     assert outcome.metadata[0]["attempts"] == requests
     assert (outcome.code_of["a.txt"] == "success") == (code == "success")
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_slow_but_steady_body_arrives(fetcher: str) -> None:
-    outcome = Play({"a.bin": Row("flow:2.5", body=BODY)}, fetcher=fetcher, timeout=2).run()
+def test_a_slow_but_steady_body_arrives() -> None:
+    outcome = Play({"a.bin": Row("flow:2.5", body=BODY)}, timeout=2).run()
     assert outcome.codes == {"success": 1}
     assert outcome.data.popitem()[1] == BODY
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
 @pytest.mark.parametrize(
     "answer", ["gzip", "encoded:deflate", "encoded:br", "encoded:gzip,gzip", "no-type", "wrong-type"]
 )
-def test_a_body_is_stored_as_it_was_before_the_transfer(answer: str, fetcher: str) -> None:
-    outcome = Play({"a.jpg": Row(answer, body=JPEG)}, fetcher=fetcher).run()
+def test_a_body_is_stored_as_it_was_before_the_transfer(answer: str) -> None:
+    outcome = Play({"a.jpg": Row(answer, body=JPEG)}).run()
     assert outcome.codes == {"success": 1}
     (row,), (sample,) = outcome.metadata, outcome.samples
     assert sample.files["jpg"] == JPEG
@@ -388,9 +376,8 @@ def test_a_body_is_stored_as_it_was_before_the_transfer(answer: str, fetcher: st
     assert row["md5"] == hashlib.md5(JPEG).hexdigest()
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_redirect_is_followed_and_told(fetcher: str) -> None:
-    play = Play({"a.txt": "redirect:b.txt", "b.txt": Row(body=b"there")}, fetcher=fetcher)
+def test_a_redirect_is_followed_and_told() -> None:
+    play = Play({"a.txt": "redirect:b.txt", "b.txt": Row(body=b"there")})
     (play.folder / "l.txt").write_text(play.web.url("a.txt"))
     outcome = play.run("download", "l.txt")
     (row,) = outcome.metadata

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.play import Outcome, Play, Row, write_rows
@@ -31,12 +32,12 @@ ROWS = {
 }
 
 
-def played(name: str, content: str | bytes, encoding: str = "utf-8", **options: Any) -> Outcome:
+def played(name: str, content: str | bytes, written_in: str = "utf-8", **options: Any) -> Outcome:
     """What a command makes of one list; `{web}` in a text is the web's address."""
-    play = Play(WEB, **options)
-    data = content.replace("{web}", play.web.base_url).encode(encoding) if isinstance(content, str) else content
+    play = Play(WEB)
+    data = content.replace("{web}", play.web.base_url).encode(written_in) if isinstance(content, str) else content
     (play.folder / name).write_bytes(data)
-    return play.run("download", name)
+    return play.run("download", name, **options)
 
 
 def columns(outcome: Outcome, *names: str) -> list[tuple[Any, ...]]:
@@ -88,13 +89,7 @@ FORMS_OF_JSON = {
     "array over lines": '[\n{"url": "{web}a.txt", "n": 1},\n{"url": "{web}b.txt", "n": 2}\n]\n',
     "object a line": '{"url": "{web}a.txt", "n": 1}\n{"url": "{web}b.txt", "n": 2}\n',
     "orient columns": '{"url":{"0":"{web}a.txt","1":"{web}b.txt"},"n":{"0":1,"1":2}}',
-    "orient index": '{"0":{"url":"{web}a.txt","n":1},"1":{"url":"{web}b.txt","n":2}}',
-    "orient split": '{"columns":["url","n"],"index":[0,1],"data":[["{web}a.txt",1],["{web}b.txt",2]]}',
-    "orient table": (
-        '{"schema":{"fields":[{"name":"index","type":"integer"},{"name":"url","type":"string"},{"name":"n",'
-        '"type":"integer"}],"primaryKey":["index"],"pandas_version":"1.4.0"},"data":[{"index":0,"url":"{web}a.txt",'
-        '"n":1},{"index":1,"url":"{web}b.txt","n":2}]}'
-    ),
+    "columns as arrays": '{"url":["{web}a.txt","{web}b.txt"],"n":[1,2]}',
 }
 
 
@@ -230,6 +225,101 @@ TEXTS: dict[str, tuple[str, str, str, dict[str, Any], list[tuple[Any, ...]]]] = 
             ("passwd", "bad_url", 5),
         ],
     ),
+    "another separator, and no header": (
+        "l.csv",
+        "{web}a.txt;x\n{web}b.txt;y\n",
+        "utf-8",
+        {"separator": ";", "columns": "url,c", "save_additional_columns": "c"},
+        [("a.txt", "success", "x"), ("b.txt", "success", "y")],
+    ),
+    "a txt with columns": (
+        "l.txt",
+        "n1\t{web}a.txt\nn2\t{web}b.txt\n",
+        "utf-8",
+        {"separator": "tab", "columns": "n,url", "save_additional_columns": "n"},
+        [("a.txt", "success", "n1"), ("b.txt", "success", "n2")],
+    ),
+    "comments, and blanks behind commas": (
+        "l.csv",
+        '# made today\nurl, c\n{web}a.txt, "x, y"\n# {web}b.txt, z\n',
+        "utf-8",
+        {"comment": "#", "separator": ", ", "save_additional_columns": "c"},
+        [("a.txt", "success", "x, y")],
+    ),
+    "another encoding": (
+        "l.csv",
+        "url,c\n{web}a.txt,é\n",
+        "latin-1",
+        {"encoding": "latin-1", "save_additional_columns": "c"},
+        [("a.txt", "success", "é")],
+    ),
+    "quotes of a tsv that quote nothing": (
+        "l.tsv",
+        'url\tc\n{web}a.txt\t"Love" by an artist\n{web}b.txt\t"He said\n{web}c.txt\tthe end"\n',
+        "utf-8",
+        {"save_additional_columns": "c"},
+        [
+            ("a.txt", "success", '"Love" by an artist'),
+            ("b.txt", "success", '"He said'),
+            ("c.txt", "success", 'the end"'),
+        ],
+    ),
+    "quoted values of a tsv": (
+        "l.tsv",
+        'url\tc\n{web}a.txt\t"x\ty ""z"""\n{web}b.txt\tw\n',
+        "utf-8",
+        {"save_additional_columns": "c"},
+        [("a.txt", "success", 'x\ty "z"'), ("b.txt", "success", "w")],
+    ),
+    "two stray quotes with rows between them": (
+        "l.csv",
+        'url,c\n{web}a.txt,"He said\n{web}b.txt,x\n{web}c.txt,the end"\n',
+        "utf-8",
+        {"save_additional_columns": "c"},
+        [("", "bad_row", None), ("b.txt", "success", "x"), ("c.txt", "success", 'the end"')],
+    ),
+    "urls made of columns": (
+        "l.csv",
+        "name,kind,url\na,txt,x\nb,txt,y\n",
+        "utf-8",
+        {"url_template": "{web}{name}.{kind}", "save_additional_columns": "name"},
+        [("a.txt", "success", "a"), ("b.txt", "success", "b")],
+    ),
+    "urls made of lines": (
+        "l.txt",
+        "a.txt\nb.txt\n",
+        "utf-8",
+        {"url_template": "{web}{url}"},
+        [("a.txt", "success"), ("b.txt", "success")],
+    ),
+    "references of html and invisible signs": (
+        "l.txt",
+        "\ufeff{web}a.txt\n\u200b{web}b.txt\n{web}c.txt?a=1&amp;b=2\n",
+        "utf-8",
+        {"unescape_html": "true"},
+        [("a.txt", "success"), ("b.txt", "success"), ("c.txt?a=1&b=2", "success")],
+    ),
+    "zero bytes": (
+        "l.txt",
+        "\0{web}a.txt\0\n{web}b.t\0xt\n",
+        "utf-8",
+        {},
+        [("a.txt", "success"), ("b.txt", "success")],
+    ),
+    "a label that is caption and column": (
+        "l.csv",
+        "url,label\n{web}a.txt,3\n",
+        "utf-8",
+        {"caption_col": "label", "save_additional_columns": "label"},
+        [("a.txt", "success", 3)],
+    ),
+    "rows below a path": (
+        "l.json",
+        '{"info": {"n": [1]}, "data": {"items": [{"url": "{web}a.txt", "n": 1}, {"url": "{web}b.txt", "n": 2}]}}',
+        "utf-8",
+        {"rows": "data.items", "save_additional_columns": "n"},
+        [("a.txt", "success", 1), ("b.txt", "success", 2)],
+    ),
     "another column of URLs": (
         "l.csv",
         "url,link\nword,{web}a.txt\n",
@@ -287,6 +377,21 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {"save_additional_columns": "status"},
         "'status'",
     ),
+    "another separator": ("l.csv", "url;c\n{web}a.txt;x\n", {}, "--separator=';'"),
+    "an array in jsonl": ("l.jsonl", '[{"url": "{web}a.txt"}]', {}, "--input_format=json"),
+    "rows one level down": ("l.json", '{"info": {}, "images": [{"url": "{web}a.txt"}]}', {}, "--rows=images"),
+    "a Git-LFS pointer": (
+        "l.parquet",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d\n",
+        {},
+        "git lfs pull",
+    ),
+    "a web page": ("l.csv", "<!DOCTYPE html><html><body>Not found</body></html>", {}, "web page"),
+    "an error as parquet": ("l.parquet", "Access to dataset is restricted", {}, "Access to dataset"),
+    "a parquet file that is cut off": ("l.parquet", b"PAR1\0\0\0\0PAR1", {}, "cut off or damaged"),
+    "a template without columns": ("l.csv", "url\n{web}a.txt\n", {"url_template": "http://host/"}, "url_template"),
+    "an encoding that there is not": ("l.csv", "url\n{web}a.txt\n", {"encoding": "latin-99"}, "encoding"),
+    "a separator of two characters": ("l.csv", "url\n{web}a.txt\n", {"separator": "::"}, "separator"),
     "two columns of one name": ("l.csv", "url,url\n{web}a.txt,x\n", {}, "'url'"),
     "a type that there is not": ("l.csv", "url,n\n{web}a.txt,1\n", {"column_types": "n:word"}, "column_types"),
     "a format that there is not": ("l.csv", "url\n{web}a.txt\n", {"input_format": "xml"}, "input_format"),
@@ -306,7 +411,7 @@ def test_a_list_is_refused_before_anything_is_written(case: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("l.jsonl", "no\njson\n"), ("l.parquet", b"PAR1\0\0\0\0PAR1")], ids=["jsonl", "parquet"]
+    ("name", "content"), [("l.jsonl", "no\njson\n"), ("l.csv", "url,c\na\nb\n")], ids=["jsonl", "csv"]
 )
 def test_a_list_of_which_nothing_can_be_read_ends_the_run(name: str, content: str | bytes) -> None:
     outcome = played(name, content)
@@ -346,7 +451,51 @@ def test_a_list_that_breaks_off_is_used_up_to_there(cut: str) -> None:
     assert outcome.codes == {"success": rows}
 
 
+def test_a_scheme_that_is_missing_is_added() -> None:
+    play = Play(WEB)
+    host = play.web.base_url.removeprefix("http://")
+    (play.folder / "l.txt").write_text(f"//{host}a.txt\n{host}b.txt\n{play.web.url('c.txt')}\n")
+    assert play.run("download", "l.txt", default_scheme="http").code_of == dict.fromkeys(WEB, "success")
+
+
 # --- several lists ---
+
+
+def test_all_bad_files_of_a_folder_are_named_at_once() -> None:
+    play = Play(WEB)
+    written(play, lists__a_parquet=["a.txt"], lists__e_parquet=["b.txt"])
+    (play.folder / "lists/b.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (play.folder / "lists/c.parquet").write_bytes((play.folder / "lists/a.parquet").read_bytes()[:-9])
+    pq.write_table(pa.table({"link": ["x"]}), play.folder / "lists/d.parquet")
+    outcome = play.run("download", "lists")
+    assert (outcome.exit_code, outcome.files, outcome.requests) == (2, {}, {})
+    assert "3 of 5 lists cannot be read" in outcome.screen
+    for words in (
+        "b.parquet: this is a Git-LFS pointer",
+        "c.parquet: this Parquet file is cut",
+        "d.parquet: no column",
+    ):
+        assert words in outcome.screen
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_a_later_file_may_lack_any_column_but_that_of_the_urls(kind: str) -> None:
+    play = Play(WEB)
+    write_rows(play.folder / f"1.{kind}", [{"url": play.web.url("a.txt"), "caption": "x", "n": 1}])
+    write_rows(play.folder / f"2.{kind}", [{"url": play.web.url("b.txt"), "more": 1}])
+    outcome = play.run("download", f"1.{kind},2.{kind}", caption_col="caption", save_additional_columns="n")
+    assert columns(outcome, "caption", "n") == [("a.txt", "x", 1), ("b.txt", None, None)]
+
+
+def test_a_column_that_is_text_in_a_later_file_needs_a_type() -> None:
+    play = Play(WEB)
+    for name, value in (("1.parquet", 7), ("2.parquet", "x7")):
+        pq.write_table(pa.table({"url": [play.web.url("a.txt")], "id": [value]}), play.folder / name)
+    outcome = play.run("download", "1.parquet,2.parquet", save_additional_columns="id")
+    assert (outcome.exit_code, outcome.requests) == (2, {})
+    assert "--column_types=id:string" in outcome.screen
+    again = play.run("download", "1.parquet,2.parquet", save_additional_columns="id", column_types="id:string")
+    assert [row["id"] for row in again.metadata] == ["7", "x7"]
 
 
 def written(play: Play, **names: list[str]) -> None:

@@ -8,7 +8,6 @@ from tests.support.dns import serve_dns
 from tests.support.play import Play, Row
 from tests.support.proxy import serve_proxy
 
-FETCHERS = pytest.mark.parametrize("fetcher", ["curl", "requests"])
 ROBOTS = {
     "disallows all": ("User-agent: *\nDisallow: /\n", {"a.txt": "robots", "b.txt": "robots"}),
     "disallows one": ("User-agent: *\nDisallow: /a\n", {"a.txt": "robots", "b.txt": "success"}),
@@ -36,16 +35,13 @@ def test_robots_txt_decides_which_rows_are_requested(case: Any) -> None:
     }
 
 
-@FETCHERS
 @pytest.mark.parametrize(
     ("answer", "code"),
     [("http_404", "success"), ("http_403", "success"), ("http_500", "robots_unreachable"), ("ok", "robots")],
 )
-def test_a_robots_txt_that_is_not_there_allows_all_and_one_that_cannot_be_read_nothing(
-    answer: str, code: str, fetcher: str
-) -> None:
+def test_a_robots_txt_that_is_not_there_allows_all_and_one_that_cannot_be_read_nothing(answer: str, code: str) -> None:
     rows = {"robots.txt": Row(answer, body=b"User-agent: *\nDisallow: /"), "a.txt": "ok"}
-    play = Play(rows, robots="respect", fetcher=fetcher)
+    play = Play(rows, robots="respect")
     play.write_list(["a.txt"])
     outcome = play.run("download", "list.jsonl")
     assert outcome.codes == {code: 1}
@@ -81,9 +77,8 @@ def test_what_x_robots_tag_excludes(header: str, directives: str | None, code: s
     assert len(outcome.samples) == (code == "success")
 
 
-@FETCHERS
-def test_headers_user_agent_and_cookies_of_the_run_are_sent(fetcher: str) -> None:
-    play = Play({"a.txt": "ok"}, fetcher=fetcher, user_agent="me/1", headers="Referer: https://a, X-Key: b")
+def test_headers_user_agent_and_cookies_of_the_run_are_sent() -> None:
+    play = Play({"a.txt": "ok"}, user_agent="me/1", headers="Referer: https://a, X-Key: b")
     cookie = "127.0.0.1\tFALSE\t/\tFALSE\t0\tflavour\tvanilla\n"
     (play.folder / "jar.txt").write_text("# Netscape HTTP Cookie File\n" + cookie)
     assert play.run(cookies="jar.txt").codes == {"success": 1}
@@ -93,20 +88,17 @@ def test_headers_user_agent_and_cookies_of_the_run_are_sent(fetcher: str) -> Non
     assert request.headers["Cookie"] == "flavour=vanilla"
 
 
-@FETCHERS
-def test_any2ds_names_itself(fetcher: str) -> None:
-    play = Play({"a.txt": "ok"}, fetcher=fetcher)
+def test_any2ds_names_itself() -> None:
+    play = Play({"a.txt": "ok"})
     play.run()
     assert play.web.requests[0].headers["User-Agent"].startswith("any2ds/")
     assert "+http" in play.web.requests[0].headers["User-Agent"]
 
 
-@FETCHERS
-def test_headers_for_one_host_replace_those_of_the_run_and_secrets_do_not_follow_a_redirect(fetcher: str) -> None:
+def test_headers_for_one_host_replace_those_of_the_run_and_secrets_do_not_follow_a_redirect() -> None:
     other = Play({"there.txt": "ok"})
     play = Play(
         {"a.txt": f"redirect:{other.web.url('there.txt')}"},
-        fetcher=fetcher,
         headers="Authorization: Bearer s3cret, Referer: https://a",
         hosts={f"127.0.0.1:{other.web.port}": {"user_agent": "for-other/1"}},
     )
@@ -121,9 +113,8 @@ def test_headers_for_one_host_replace_those_of_the_run_and_secrets_do_not_follow
     assert not any(b"s3cret" in content for content in outcome.files.values())
 
 
-@FETCHERS
-def test_user_and_password_of_a_url_are_sent_and_not_stored(fetcher: str) -> None:
-    play = Play({"a.txt": "ok"}, fetcher=fetcher)
+def test_user_and_password_of_a_url_are_sent_and_not_stored() -> None:
+    play = Play({"a.txt": "ok"})
     (play.folder / "l.txt").write_text(play.web.url("a.txt").replace("//", "//me:s3cret@"))
     outcome = play.run("download", "l.txt")
     assert play.web.requests[0].headers["Authorization"] == "Basic bWU6czNjcmV0"
@@ -159,9 +150,8 @@ def test_crawl_delay_of_robots_txt_is_kept() -> None:
     assert last - first > 0.3
 
 
-@FETCHERS
-def test_a_host_that_asks_for_time_gets_it_and_no_retry_is_counted(fetcher: str) -> None:
-    play = Play({"a.txt": ["429:retry-after=1", "ok"]}, fetcher=fetcher, retries=0)
+def test_a_host_that_asks_for_time_gets_it_and_no_retry_is_counted() -> None:
+    play = Play({"a.txt": ["429:retry-after=1", "ok"]}, retries=0)
     outcome = play.run()
     assert (outcome.codes, outcome.requests) == ({"success": 1}, {"a.txt": 2})
     first, second = [request.at for request in play.web.requests]
@@ -175,10 +165,9 @@ def test_a_host_that_asks_for_more_than_max_retry_after_is_not_waited_for_that_l
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 @pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
-@FETCHERS
-def test_requests_go_through_a_proxy(scheme: str, tls: bool, fetcher: str) -> None:
+def test_requests_go_through_a_proxy(scheme: str, tls: bool) -> None:
     with serve_proxy("me:s3cret") as proxy:
-        play = Play({"a.txt": "ok"}, fetcher=fetcher, tls=tls, proxy=proxy.url_as(scheme), ignore_ssl_certificate=True)
+        play = Play({"a.txt": "ok"}, tls=tls, proxy=proxy.url_as(scheme), ignore_ssl_certificate=True)
         outcome = play.run()
     assert outcome.codes == {"success": 1}
     assert len(proxy.asked) >= 1

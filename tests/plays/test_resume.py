@@ -117,21 +117,29 @@ STUCK = {"timeout": 0, "stall_timeout": 0, "watchdog_timeout": 2}
 POOL = {"distributor": "multiprocessing", "processes_count": 1}
 
 
-def test_a_row_over_which_two_processes_get_stuck_fails_with_its_copy_and_all_others_are_stored() -> None:
+@pytest.mark.parametrize(("holds", "outcome"), [(1, "success"), (2, "watchdog")])
+def test_a_row_over_which_two_processes_get_stuck_fails_with_its_copy_and_all_others_are_stored(
+    holds: int, outcome: str
+) -> None:
     urls = "{web}0.jpg\n{web}1.jpg\n{web}2.jpg\n{web}1.jpg\n{web}3.jpg\n"
-    play = Play(OK | {"1.jpg": ["hold", "hold", "ok"]}, lists={"urls.txt": urls}, **STUCK, **POOL)
-    outcome = play.run(number_sample_per_shard=4)
-    assert outcome.exit_code == 0
-    assert [row["error_code"] or row["status"] for row in outcome.metadata] == [
-        "success",
-        "watchdog",
-        "success",
-        "watchdog",
-        "success",
-    ]
-    assert outcome.requests["1.jpg"] == 2
-    assert outcome.requests["3.jpg"] == 1  # its shard was complete when the process ended
-    assert play.run("retry").codes["success"] == 5
+    play = Play(OK | {"1.jpg": [*["hold"] * holds, "ok"]}, lists={"urls.txt": urls}, **STUCK, **POOL)
+    made = play.run(number_sample_per_shard=4)
+    assert made.exit_code == 0
+    codes = [row["error_code"] or row["status"] for row in made.metadata]
+    assert codes == ["success", outcome, "success", outcome, "success"]
+    assert made.requests["1.jpg"] == 2
+    assert made.requests["3.jpg"] == 1  # its shard was complete when the process ended
+
+
+def test_without_another_process_a_run_that_is_stuck_ends_in_words_and_the_same_command_goes_on() -> None:
+    play = Play(OK | {"1.jpg": ["hold", "ok"]}, number_sample_per_shard=2, **STUCK)
+    stuck = play.run()
+    assert stuck.exit_code == 1
+    assert "Run the same command again" in stuck.screen
+    assert stuck.codes == {"success": 4}
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["0.jpg", "1.jpg"]
+    is_whole(outcome)
 
 
 def test_a_row_of_several_urls_one_of_which_is_stuck_fails_as_a_whole() -> None:
@@ -447,6 +455,7 @@ def test_while_a_run_is_at_work_other_commands_that_change_its_dataset_are_refus
     play = Play(LAST_IS_HELD, store=store, number_sample_per_shard=2, timeout=0)
     running = play.start()
     running.until("published 2")
+    running.until("request 5.jpg")
     for command, options in (("download", {}), ("retry", {}), ("download", {"incremental_mode": "overwrite"})):
         second = play.run(command, **options)
         assert (second.exit_code, second.requests.total()) == (2, 0)

@@ -8,7 +8,6 @@ import sys
 import tarfile
 import threading
 import tracemalloc
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -298,12 +297,12 @@ def test_what_is_found_is_what_a_dict_finds(urls: list[str | None], size: int) -
 
 
 def found_by_looking_up(parts: Iterable[pa.Array]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    row = 0
     with closing(SeenUrls()) as seen:
         for part in parts:
-            seen.add(part)
-            found.update(zip(*seen.look_up(), strict=True))
-    return found
+            seen.add(part, row)
+            row += len(part)
+        return dict(seen.duplicates())
 
 
 expectations = st.sampled_from([None, "", " ", "aa", " AA", "b"])
@@ -340,44 +339,22 @@ def test_urls_that_count_as_the_same_are_sent_alike(path: str, blanks: str, frag
     assert len({str(url).partition("#")[0] for url in sent if isinstance(url, str)}) <= 1
 
 
-@pytest.mark.parametrize("block", [1, 50, 4096])
-def test_many_urls_are_told_apart(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever those before are: in memory, or in many blocks or few on disk."""
-    monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", block)
-    count, part = 100_000 if block > 1 else 20_000, 7_000
+def test_many_urls_are_told_apart() -> None:
+    count, part = 400_000, 70_000  # more than are sorted at once
     urls = [f"http://host/{n}" for n in range(count)]
     again = list(range(0, count, 1001))
-    with closing(SeenUrls()) as seen:
-        for start in range(0, count, part):
-            seen.add(pa.array(urls[start : start + part]))
-            assert seen.look_up() == (array("q"), array("q"))
-        seen.add(pa.array([urls[n] for n in again] + ["http://other"] + [urls[n] for n in again]))
-        rows = [*range(count, count + len(again)), *range(count + len(again) + 1, count + 2 * len(again) + 1)]
-        assert seen.look_up() == (array("q", rows), array("q", 2 * again))
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", 100)
-    with closing(SeenUrls()) as seen:
-        used = []
-        for start in range(0, 400_000, 2500):
-            seen.add(pa.array([f"http://host/{n}" for n in range(start, start + 2500)]))
-            seen.look_up()
-            used.append(pa.total_allocated_bytes())
-    assert used[-1] < used[len(used) // 8] + 500_000  # 24 bytes for each would be 8 400 000
+    parts = [urls[start : start + part] for start in range(0, count, part)]
+    last = [urls[n] for n in again] + ["http://other"] + [urls[n] for n in again]
+    rows = [*range(count, count + len(again)), *range(count + len(again) + 1, count + 2 * len(again) + 1)]
+    assert found_by_looking_up(map(pa.array, [*parts, last])) == dict(zip(rows, 2 * again, strict=True))
 
 
 def marked(batches: Iterable[pa.RecordBatch], rows_per_shard: int = 3) -> list[pa.RecordBatch]:
     return list(mark_duplicates(batches, pa.schema([("url", pa.string())]), Layout(rows_per_shard, 5))[0])
 
 
-@given(
-    st.lists(st.lists(st.none() | st.sampled_from("abcdef"), max_size=6), max_size=8), st.integers(1, 20), st.booleans()
-)
-def test_rows_are_marked_alike_however_many_are_looked_up_at_once(
-    parts: list[list[str | None]], most: int, is_patient: bool
-) -> None:
+@given(st.lists(st.lists(st.none() | st.sampled_from("abcdef"), max_size=6), max_size=8))
+def test_rows_are_marked_with_the_key_of_the_first_row_with_their_url(parts: list[list[str | None]]) -> None:
     batches = [pa.record_batch({"url": pa.array(part, pa.string())}) for part in parts]
     firsts: dict[str, str] = {}
     expected, row = [], 0
@@ -389,23 +366,12 @@ def test_rows_are_marked_alike_however_many_are_looked_up_at_once(
             keys.append(None if url is None or firsts.setdefault(url, key) == key else firsts[url])
             row += 1
         expected.append(keys)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("any2ds.readers.dedupe._WAITING", 1)
-        monkeypatch.setattr("any2ds.readers.dedupe._SHARE", 2)  # half as many as were looked up before
-        monkeypatch.setattr("any2ds.readers.dedupe._MOST_WAITING", most)
-        monkeypatch.setattr("any2ds.readers.seen_urls._FILTER", 4)
-        monkeypatch.setattr("any2ds.readers.dedupe._PATIENCE", 1e9 if is_patient else 0)
-        monkeypatch.setattr("any2ds.readers.dedupe._MOST_IN_MEMORY", 1000)
-        found = marked(batches)
+    found = marked(batches)
     assert [batch.column("url") for batch in found] == [batch.column("url") for batch in batches]
     assert [batch.column("duplicate_of").to_pylist() for batch in found] == expected
 
 
-def test_rows_that_cannot_be_read_come_with_their_reasons_and_a_broken_list_breaks_off_after_its_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("any2ds.readers.dedupe._PATIENCE", 1e9)
-
+def test_rows_that_cannot_be_read_come_with_their_reasons_and_a_broken_list_breaks_off_after_its_rows() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"url": ["a", "b"]})
         yield pa.record_batch({"url": pa.array([None, "a"]), bad_rows.COLUMN: pa.array(["row 3: no", None])})
@@ -425,7 +391,7 @@ def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     def write(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("any2ds.readers.seen_urls._Partition._keep", write)
+    monkeypatch.setattr("any2ds.readers.dedupe.SeenUrls._write", write)
     with pytest.raises(DiskFull, match="TMPDIR"):
         marked([pa.record_batch({"url": ["a"]})])
 

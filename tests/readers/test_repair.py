@@ -40,9 +40,7 @@ def forms(folder: Path) -> dict[str, Any]:
         "lines.jsonl": "\n".join(map(json.dumps, ROWS)),
         "lines.json": "\n".join(map(json.dumps, ROWS)),
         "array.json": json.dumps(ROWS),
-        "index.json": json.dumps({f"{number}": row for number, row in enumerate(ROWS)}, indent=1),
         "columns.json": json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}),
-        "split.json": json.dumps({"columns": list(ROWS[0]), "data": [list(row.values()) for row in ROWS]}),
     }
     for name, text in documents.items():
         (folder / name).write_text(text)

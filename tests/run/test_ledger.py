@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from any2ds.core.reports import ShardError
+from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Outlook
@@ -18,6 +18,7 @@ def rows_of(number: int) -> bytes:
 class Plan:
     """Shards of rows that nothing else has."""
 
+    finished: Collection[int] = ()
     shards: Collection[int] = ()
     skipped = 0
 
@@ -31,18 +32,25 @@ class Plan:
         raise NotImplementedError
 
 
-def failed(count: int) -> Ledger:
-    """A ledger all of whose shards have failed once."""
-    ledger = Ledger(Plan(count), RunLock(), 1)
-    for job in ledger.jobs():
-        ledger.record(ShardError(job.shard_id, "lost"))
-    return ledger
+def pull(ledger: Ledger, made_again: Collection[int] = ()) -> list[list[tuple[int, bytes, int]]]:
+    """The jobs of each pass, all of which fail but those of the shards that are `made_again`."""
+    passes = []
+    for jobs in ledger.passes():
+        pulled = list(jobs)
+        for job in pulled:
+            is_made = job.attempt > 0 and job.shard_id in made_again
+            ledger.record(ShardReport(shard_id=job.shard_id) if is_made else ShardError(job.shard_id, "lost"))
+        passes.append([(job.shard_id, job.rows, job.attempt) for job in pulled])
+    return passes
 
 
 def test_failed_shards_are_tried_again_with_their_rows() -> None:
-    ledger = failed(8)
-    retried = ledger.retry_pass()
-    assert retried is not None
-    assert [(job.shard_id, job.rows, job.attempt) for job in retried] == [(n, rows_of(n), 1) for n in range(8)]
-    ledger.close()
-    assert ledger.total.left_shards == 8
+    ledger = Ledger(Plan(8), RunLock(), 2)
+    assert pull(ledger) == [[(n, rows_of(n), attempt) for n in range(8)] for attempt in range(3)]
+    assert [error.shard_id for error in ledger.total.failed_shards] == list(range(8))
+
+
+def test_many_failed_shards_are_tried_again_only_if_the_first_of_them_are_made() -> None:
+    assert [len(jobs) for jobs in pull(Ledger(Plan(20), RunLock(), 5))] == [20, 10]
+    all_made = pull(Ledger(Plan(20), RunLock(), 5), made_again=range(20))
+    assert [len(jobs) for jobs in all_made] == [20, 10, 10]

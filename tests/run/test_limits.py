@@ -83,9 +83,8 @@ def test_servers_that_take_long_to_answer_ask_for_more_places(runs: Runs) -> Non
     assert "--thread_count" in verdict.message
 
 
-@pytest.mark.parametrize("fetcher", ["requests", "curl"])
-def test_bodies_that_come_slowly_are_the_network(runs: Runs, fetcher: str) -> None:
-    verdict = runs.limit(runs.urls("flow.txt", 32), thread_count=4, fetcher=fetcher)
+def test_bodies_that_come_slowly_are_the_network(runs: Runs) -> None:
+    verdict = runs.limit(runs.urls("flow.txt", 32), thread_count=4)
     assert verdict.limit == "bodies"
     assert "B/s in all" in verdict.message
 

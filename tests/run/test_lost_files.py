@@ -74,14 +74,6 @@ def test_a_file_of_metadata(server: Server, tmp_path: Path, name: str) -> None:
     assert verify(out, quiet=True).ok
 
 
-def test_several_shards(server: Server, tmp_path: Path) -> None:
-    run(server, tmp_path / "out", output_format="webdataset")
-    for name in ("00000.tar", "00000.parquet", "00003.tar"):
-        (tmp_path / "out" / name).unlink()
-    assert run(server, tmp_path / "out", output_format="webdataset").shards == 2
-    assert verify(tmp_path / "out", quiet=True).ok
-
-
 @pytest.mark.parametrize("output_format", EXTENSIONS)
 def test_a_shard_without_a_stored_file_lacks_nothing(server: Server, tmp_path: Path, output_format: str) -> None:
     for expected in (1, 0):

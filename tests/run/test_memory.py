@@ -62,15 +62,14 @@ def head(*headers: str) -> str:
     return "\r\n".join(["HTTP/1.1 200 OK", *headers, "", ""])
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_stream_of_brotli_takes_no_window_while_it_is_on_its_way(tmp_path: Path, fetcher: str) -> None:
+def test_a_stream_of_brotli_takes_no_window_while_it_is_on_its_way(tmp_path: Path) -> None:
     encoder = brotli.Compressor(lgwin=24, quality=5)
     stream = encoder.process(random.Random(1).randbytes(1000) * 15_000) + encoder.flush()
     assert len(stream) < 2000  # of 15 MB
     chunk = f"{len(stream):x}\r\n".encode() + stream + b"\r\n"
     answer = head("Content-Encoding: br", "Transfer-Encoding: chunked").encode() + chunk
     with serving(answer, 100, ends=False) as hosts:
-        options = ("--thread_count=100", "--timeout=3", f"--fetcher={fetcher}")
+        options = ("--thread_count=100", "--timeout=3")
         assert peak([f"{host}/a" for host in hosts], tmp_path, *options) < BOUND
 
 
@@ -96,11 +95,10 @@ def test_headers_that_do_not_end_have_a_bound_together(tmp_path: Path) -> None:
     assert "headers_too_large" in rows.column("error_code").to_pylist()  # before libcurl's own limit for each of them
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_a_redirect_to_a_long_url_is_followed_and_its_url_is_not_kept(tmp_path: Path, fetcher: str) -> None:
+def test_a_redirect_to_a_long_url_is_followed_and_its_url_is_not_kept(tmp_path: Path) -> None:
     with serving((head("Content-Length: 3") + "abc").encode(), 1, ends=True) as (base,):
         redirect = f"HTTP/1.1 302 Found\r\nLocation: {base}/{'x' * 3000}\r\nContent-Length: 0\r\n\r\n"
         with serving(redirect.encode(), 1, ends=True) as (first,):
-            peak([f"{first}/a"], tmp_path, f"--fetcher={fetcher}")
+            peak([f"{first}/a"], tmp_path)
     (row,) = pq.read_table(tmp_path / "out" / "00000.parquet").to_pylist()
     assert (row["status"], row["final_url"]) == ("success", None)

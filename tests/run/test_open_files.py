@@ -57,8 +57,6 @@ def many_hosts(server: Server, rows: int) -> list[str]:
     [
         (64, ["--thread_count=256"]),
         (64, ["--output_format=parquet", "--number_sample_per_shard=40"]),
-        (64, ["--fetcher=requests", "--thread_count=256", "--output_format=files"]),
-        (256, ["--fetcher=requests", "--output_format=parquet"]),
         (256, ["--thread_count=400", "--processes_count=2", "--number_sample_per_shard=50"]),
         (512, ["--preset=img2dataset", "--disable_all_reencoding", "--disallowed_header_directives=[]"]),
         (1024, ["--thread_count=1000", "--output_format=files"]),
@@ -77,12 +75,9 @@ def test_fewer_transfers_than_were_asked_for_are_told_on_one_line(tmp_path: Path
     assert len(told) == 1, screen
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_files_that_the_process_has_open_already_are_counted(tmp_path: Path, site: Server, fetcher: str) -> None:
+def test_files_that_the_process_has_open_already_are_counted(tmp_path: Path, site: Server) -> None:
     urls = many_hosts(site, 400)
-    outcomes, screen = run(
-        tmp_path, urls, 200, f"--fetcher={fetcher}", "--thread_count=60", "--distributor=inline", held=110
-    )
+    outcomes, screen = run(tmp_path, urls, 200, "--thread_count=60", "--distributor=inline", held=110)
     assert outcomes == {"success": len(urls)}, screen
     assert "waiting for the network" not in screen
 

@@ -49,15 +49,7 @@ import multiprocessing.connection, ntpath, os, pathlib, platform, queue, select,
 import subprocess, sys, sysconfig, tarfile, tempfile, threading, time, types, urllib.request, uuid, zipfile
 import brotli, fsspec.implementations.local, jinja2, orjson, pyarrow.csv, pyarrow.dataset, pyarrow.json, pyarrow.parquet
 import pycares, pycurl, rich.console, rich.live, rich.logging, rich.markup, rich.progress, rich.table
-from fcntl import LOCK_EX, LOCK_NB, flock
 from os import kill
-
-
-def locking(descriptor, mode, size):
-    try:
-        flock(descriptor, LOCK_EX | LOCK_NB)
-    except BlockingIOError as error:
-        raise PermissionError(13, "Permission denied") from error
 
 
 class Popen(subprocess.Popen):
@@ -92,7 +84,6 @@ for module, names in LACKING.items():
             delattr(module, name)
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
-sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 selectors.DefaultSelector = selectors.SelectSelector
 shutil._use_fd_functions = False  # as on Windows; else O_NONBLOCK is used to remove a folder
 shutil._rmtree_impl = getattr(shutil, "_rmtree_unsafe", None)  # the same, of Python 3.14

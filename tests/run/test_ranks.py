@@ -311,8 +311,8 @@ def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
             ({**here, "rank": 1, "world_size": 2}, r"in use by another run \(.*rank 1 of 2, process"),
             (here, r"in use by another run \(rank 1 of 2, process"),
             ({**here, "rank": 0, "world_size": 3}, r"in use by another run \(rank 1 of 2, process"),
-            ({**rank_0, "oom_shard_count": 7}, r"being made by others with other options \(oom_shard_count"),
-            ({**rank_0, "url_list": "other.txt"}, "being made by others from another url list"),
+            ({**rank_0, "oom_shard_count": 7}, r"is made with other options \(oom_shard_count"),
+            ({**rank_0, "url_list": "other.txt"}, "is made from another url list"),
         ):
             with pytest.raises(OutputError, match=words):
                 any2ds.download(**options)

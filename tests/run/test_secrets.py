@@ -116,12 +116,11 @@ def expect_no_secret(folder: Path, rows: int) -> None:
         assert not secrets_in(str(table.to_pylist()).encode()), path
 
 
-@pytest.mark.parametrize("engine", ["curl", "requests"])
 @pytest.mark.parametrize("output_format", sampled(["webdataset", "files", "parquet"]))
-def test_no_secret_is_written_or_said(run: Any, engine: str, output_format: str, tmp_path: Path) -> None:
+def test_no_secret_is_written_or_said(run: Any, output_format: str, tmp_path: Path) -> None:
     options, rows = run
     config = tmp_path / "any2ds.yaml"
-    config.write_text(yaml.safe_dump({**options, "fetcher": engine, "output_format": output_format}))
+    config.write_text(yaml.safe_dump({**options, "output_format": output_format}))
     command = [sys.executable, "-m", "any2ds", f"--config={config}"]
     environment = {**os.environ, "PYTHONWARNINGS": "default"}
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, env=environment)
@@ -131,11 +130,10 @@ def test_no_secret_is_written_or_said(run: Any, engine: str, output_format: str,
     expect_no_secret(tmp_path / "out", rows)
 
 
-@pytest.mark.parametrize("engine", ["curl", "requests"])
-def test_no_library_logs_a_secret(run: Any, engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_library_logs_a_secret(run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options, rows = run
     with caplog.at_level(logging.DEBUG):
-        report = download(**options, fetcher=engine, distributor="inline", quiet=True)
+        report = download(**options, distributor="inline", quiet=True)
     assert isinstance(report, RunReport)
     assert report.successes >= 2
     assert not secrets_in(caplog.text.encode())

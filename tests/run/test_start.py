@@ -44,7 +44,7 @@ NOWHERE = (
     " rich.live rich.markdown rich.progress rich.syntax rich.table rich.traceback"
     " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.dataset.summary"
     " any2ds.dataset.preview any2ds.dataset.report any2ds.dataset.thumbnails any2ds.fetch.engines.fsspec"
-    " any2ds.fetch.engines.requests any2ds.transforms.image any2ds.transforms.steps.archive"
+    " any2ds.transforms.image any2ds.transforms.steps.archive"
     " any2ds.transforms.steps.user any2ds.writers.formats._example"
 )
 NOT_IN_THE_RUN = (

@@ -7,14 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from any2ds.testing.processes import LONG
 from any2ds.testing.server import serve
 
 
-@pytest.mark.parametrize("fetcher", ["curl", "requests"])
-def test_no_row_fails_because_its_process_was_stopped(tmp_path: Path, fetcher: str) -> None:
+def test_no_row_fails_because_its_process_was_stopped(tmp_path: Path) -> None:
     media = tmp_path / "media"
     media.mkdir()
     names = [str(number) for number in range(12)]
@@ -23,7 +20,7 @@ def test_no_row_fails_because_its_process_was_stopped(tmp_path: Path, fetcher: s
     with serve(media, {name: ["hold"] for name in names}) as server:
         (tmp_path / "urls.txt").write_text("".join(f"{server.url(name)}\n" for name in names))
         command = [sys.executable, "-m", "any2ds", "urls.txt", "ds", "--timeout=6", "--quiet", "--distributor=inline"]
-        command += [f"--fetcher={fetcher}", "--retries=0"]
+        command += ["--retries=0"]
         with subprocess.Popen(command, cwd=tmp_path) as running:
             for name in names:
                 server.wait_for(name)

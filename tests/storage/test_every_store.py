@@ -29,7 +29,7 @@ for name in sorted(known_implementations):
             print(json.dumps([name, words, code, said.getvalue()]))
 """
 EXTRAS = {"adlfs": "azure", "gcsfs": "gcs", "huggingface_hub": "hf", "s3fs": "s3"}  # by package
-OF_FSSPEC = {"http": "https", "smb": "smb", "webhdfs": "requests"}  # by store
+OF_FSSPEC = {"http": "https", "smb": "smb", "webhdfs": "hdfs"}  # by store
 
 
 def test_a_list_or_dataset_in_any_store_without_its_library_is_refused_in_words(tmp_path: Path) -> None:

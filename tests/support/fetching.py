@@ -888,12 +888,12 @@ def _counted_as(kind_of_it: str, address: str) -> Iterator[None]:
     def kind(asked: str, really: Callable[[str], str] = rules.address_kind) -> str:
         return kind_of_it if asked == address else really(asked)
 
-    rules.forget()
+    rules.refuses.cache_clear()
     with mock.patch.object(rules, "address_kind", kind):
         try:
             yield
         finally:
-            rules.forget()
+            rules.refuses.cache_clear()
 
 
 def _need_ipv6() -> None:

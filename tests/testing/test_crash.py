@@ -70,6 +70,7 @@ def test_killed_commands_lose_nothing_and_double_nothing(output_format: str, see
     played(Told(output_format, seed, shards=6, kills=6), tmp_path)
 
 
+@pytest.mark.slow
 def test_of_two_commands_on_one_folder_one_is_at_work_at_a_time(tmp_path: Path) -> None:
     seen = play(Told("webdataset", 0, kills=2, in_pairs=True), tmp_path / "story")
     assert not seen.problems

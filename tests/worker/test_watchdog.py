@@ -18,12 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
 from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.reports import Event, Progress, RunReport, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
@@ -221,39 +220,6 @@ def test_rows_are_neither_lost_nor_stored_twice_when_processes_get_stuck(tmp_pat
     assert told(events) == dict(rows)
 
 
-def test_without_another_process_the_run_ends_in_words_and_the_same_command_goes_on(
-    tmp_path: Path, media: Path
-) -> None:
-    def run() -> RunReport:
-        options: dict[str, Any] = {"timeout": 0, "stall_timeout": 0, "watchdog_timeout": SHORT, "dedupe": "none"}
-        return download(urls, tmp_path / "out", number_sample_per_shard=5, distributor="inline", quiet=True, **options)
-
-    with serve(media, {"bad": ["hold", "ok"]}) as server:
-        urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
-        with pytest.raises(RunError, match=r"nothing has moved for \d s.* Run the same command again"):
-            run()
-        assert [path.name for path in sorted((tmp_path / "out").glob("*_stats.json"))] == [
-            f"{n:05}_stats.json" for n in (0, 2, 3)
-        ]
-        assert server.counts["ok"] == 19
-        assert run().status_dict == {"success": 5}
-        assert server.counts == {"ok": 19 + 4, "bad": 2}
-
-
-@pytest.mark.parametrize(("holds", "outcome"), [(1, "success"), (2, "watchdog")])
-def test_a_shard_with_which_a_process_was_stuck_is_made_by_another(
-    tmp_path: Path, media: Path, holds: int, outcome: str
-) -> None:
-    with serve(media, {"bad": [*["hold"] * holds, "ok"]}) as server:
-        urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
-        config = config_of(tmp_path / "out", timeout=0, stall_timeout=0)
-        events = list(run_in_processes(config, jobs_for(urls), None))
-        assert server.counts == {"ok": 19 + 4 * holds, "bad": 2}
-    assert reported(events) == [0, 1, 2, 3]
-    assert not [event for event in events if isinstance(event, ShardError)]
-    assert told(events) == dict(Counter(["success"] * 19 + [outcome]))
-
-
 def test_a_fetcher_that_raises_costs_the_open_shards_alone(tmp_path: Path, server: Server) -> None:
     config = config_of(tmp_path / "out", thread_count=1)
     urls = [server.url("ok")] * 7 + [server.url("bad")] + [server.url("ok")] * 2
@@ -354,7 +320,7 @@ def test_an_upload_that_takes_long_keeps_telling_that_the_process_is_alive(
 
 
 def run_in_processes(
-    config: Config, jobs: Iterator[ShardJob], stuck: StuckFetchers | None, processes: int = 1
+    config: Config, jobs: Iterator[ShardJob], stuck: StuckFetchers, processes: int = 1
 ) -> Iterator[Event]:
     options = Config.from_options({"url_list": "-", "processes_count": processes}).run
     return MultiprocessingDistributor(options).map(ShardWorker(config.output, config.fetch, stuck), jobs)
@@ -372,7 +338,6 @@ def test_a_row_that_hangs_a_library_costs_its_shard_only(tmp_path: Path, server:
 
 FROZEN_RUN = """
 import json, sys
-from any2ds import download
 report = download(
     json.loads(sys.argv[1]),
     output_folder=sys.argv[2],
@@ -453,5 +418,5 @@ def test_a_process_that_waits_for_its_disk_is_waited_for() -> None:
 @pytest.mark.slow
 def test_fetchers_that_take_nothing_end_the_run_in_processes_too(tmp_path: Path, server: Server) -> None:
     config = config_of(tmp_path / "out")
-    with pytest.raises(RunError, match=r"end at once, .* nothing has moved for"):
+    with pytest.raises(RunError, match=r"end at once, .*nothing has moved for"):
         list(run_in_processes(config, jobs_for([server.url("ok")]), StuckFetchers(takes_nothing=True)))

@@ -244,9 +244,10 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
 def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
     dataset, found = facts.dataset, facts.found
     has_splits = SPLIT in found.columns and found.rows is not None  # else it is unknown which shards have which
-    of_samples = split_files.of_samples(entries(dataset)) if has_splits else {}
+    shards = list(entries(dataset)) if has_splits else []
+    of_samples = split_files.of_samples(shards)
     # Shards of a list may have rows of several splits.
-    of_rows = split_files.of_rows(recipe, of_samples) if recipe is not None else {}
+    of_rows = split_files.of_rows(recipe, shards) if recipe is not None else {}
     extension = "tar" if dataset.output_format == "webdataset" else "parquet"
     samples, rows = (
         split_files.data_files(runs, dataset.layout, dataset.finished.ids, extension)

@@ -21,14 +21,11 @@ _MOST_PATTERNS = 1000  # splits of more runs of shards are not told apart
 Runs = Mapping[str, list[tuple[int, int]]]  # split -> first and last shard of each of its runs
 
 
-def of_rows(recipe: RecipeFile, of_samples: Runs) -> Runs:
-    """The shards of splits that have any, with or without samples that are stored; of retries those with samples."""
-    end = recipe.end
+def of_rows(recipe: RecipeFile, entries: Iterable[ShardEntry]) -> Runs:
+    """The shards of splits that have any, with or without samples that are stored; those of retries have one split."""
+    retried = _runs(entry for entry in entries if entry.shard_id >= recipe.end and entry.splits)
     return {
-        split.name: [
-            (split.numbers[0], split.numbers[-1]),
-            *((max(first, end), last) for first, last in of_samples.get(split.name, ()) if last >= end),
-        ]
+        split.name: [(split.numbers[0], split.numbers[-1]), *retried.get(split.name, ())]
         for split in recipe.splits
         if split.shards
     }
@@ -37,9 +34,13 @@ def of_rows(recipe: RecipeFile, of_samples: Runs) -> Runs:
 def of_samples(entries: Iterable[ShardEntry]) -> Runs:
     """The shards of splits that have samples, by `entries` in the order of their numbers, if each shard has one value
     in its column `split`; else none."""
+    return _runs(entry for entry in entries if entry.samples)
+
+
+def _runs(entries: Iterable[ShardEntry]) -> Runs:
     found: dict[str, list[tuple[int, int]]] = {}
     try:
-        named = ((split_of(entry, _NAME), entry.shard_id) for entry in entries if entry.samples)
+        named = ((split_of(entry, _NAME), entry.shard_id) for entry in entries)
         for count, (name, group) in enumerate(groupby(named, key=lambda each: each[0]), start=1):
             numbers = [shard_id for _, shard_id in group]
             found.setdefault(name, []).append((numbers[0], numbers[-1]))

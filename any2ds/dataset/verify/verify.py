@@ -33,7 +33,7 @@ from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
 from any2ds.dataset.verify.report import NOT_REMOVED, Finding, VerifyReport, are_text, shards_text
 from any2ds.dataset.verify.shard import Checked, ShardTask, check_shard
-from any2ds.storage.lock.run_lock import is_at_work, locked
+from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import WithSidecars
 
@@ -186,13 +186,9 @@ def _is_stray(entry: Entry) -> bool:
 
 
 def _leftovers(dataset: Dataset) -> Iterator[Finding]:
-    if _has_staged(dataset) and not is_at_work(dataset.folder):
+    if layout.TEMPORARY_FOLDER in dataset.entries and layout.LOCK_FILE not in dataset.entries:
         for name in dataset.folder.names(layout.TEMPORARY_FOLDER):
             yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
-
-
-def _has_staged(dataset: Dataset) -> bool:
-    return dataset.folder.is_local and layout.TEMPORARY_FOLDER in dataset.entries
 
 
 def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
@@ -235,8 +231,8 @@ def _notes(dataset: Dataset, checked: Checked) -> Iterator[str]:
     if others := [entry.name for entry in _others(dataset) if not _is_stray(entry)]:
         more = f" … and {len(others) - _MOST_NAMES:,} more" if len(others) > _MOST_NAMES else ""
         yield f"not made by any2ds, and not checked: {', '.join(others[:_MOST_NAMES])}{more}"
-    if _has_staged(dataset) and is_at_work(dataset.folder):
-        yield "a run is at work: what it is making was not checked"
+    if layout.TEMPORARY_FOLDER in dataset.entries and layout.LOCK_FILE in dataset.entries:
+        yield "a run is at work, or was killed: what it was making was not checked"
     if checked.unchecked_files:
         changed = f"{checked.unchecked_files:,} files were changed on the way and have no checksum"
         yield f"{changed}: only their sizes were compared"

@@ -21,7 +21,6 @@ import pycurl
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.bodies.buffer import Body, Buffer
-from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
 from any2ds.core.processes import open_files
@@ -35,7 +34,6 @@ from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.policy.schedule import spare_transfers
-from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.urls import environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
 
@@ -55,15 +53,21 @@ _NOT_HTTP = frozenset({1, 8})  # CURLE_UNSUPPORTED_PROTOCOL, CURLE_WEIRD_SERVER_
 # Bytes of the headers of one answer that are unusual, and the most of all such answers in flight together.
 _LARGE_HEADERS = 1 << 15
 _MOST_HELD_HEADERS = 64 << 20
+_LOOK_AT_HEADERS = 1.0  # seconds
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
 _HEADERS = {
     name.encode(): name
-    for name in ("connection", "content-encoding", "content-range", "etag", "last-modified", "location", "x-robots-tag")
+    for name in (
+        *("connection", "content-encoding", "content-range", "etag", "last-modified", "location", "set-cookie"),
+        "x-robots-tag",
+    )
 }
+_LINES = frozenset({"set-cookie", "x-robots-tag"})  # of which each header counts by itself
+_MOST_COOKIES, _LONGEST_COOKIE = 50, 4096  # of one attempt
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
-_INITIALS = frozenset(b"cCeElLxXH")
+_INITIALS = frozenset(b"cCeElLsSxXH")
 # Connection, Content-Encoding and Content-Range are read; Content-Type and others are not.
 _C, _NINTH = frozenset(b"Cc"), frozenset((b"O", b"o", b"E", b"e", b"R", b"r"))
 # In the message of a handshake that failed: it was cut, not refused.
@@ -143,7 +147,7 @@ class CurlTransport:
         self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
-        self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
+        self._headers_looked_at = 0.0  # time.monotonic()
 
     @property
     def waited(self) -> float:
@@ -202,8 +206,8 @@ class CurlTransport:
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         if self._resolver is not None:
             self._take_addresses(self._resolver)
-        if self._stall_rule.due(time.monotonic()):
-            self._give_up_stalled()
+        if time.monotonic() - self._headers_looked_at > _LOOK_AT_HEADERS:
+            self._bound_headers()
         ended: list[tuple[Attempt, Payload | Failure]] = []
         remaining = 1
         while remaining:
@@ -323,14 +327,12 @@ class CurlTransport:
         elif refusals[0] is not None:
             self._unsent.append((transfer.attempt, refusals[0]))
 
-    def _give_up_stalled(self) -> None:
+    def _bound_headers(self) -> None:
+        """End transfers whose answers have large headers, if those in flight have too much of them together."""
+        self._headers_looked_at = time.monotonic()
         held = 0
         for attempt, transfer in self._by_attempt.items():
-            if not transfer.sent:
-                continue
-            if self._stall_rule.stalled(transfer.flow, transfer.received):
-                self._unsent.append((attempt, replace(transfer.timed_out(), code="timeout_stalled")))
-            elif (size := transfer.handle.getinfo(pycurl.HEADER_SIZE)) > _LARGE_HEADERS:
+            if transfer.sent and (size := transfer.handle.getinfo(pycurl.HEADER_SIZE)) > _LARGE_HEADERS:
                 held += size
                 if held > _MOST_HELD_HEADERS:
                     detail = f"{size} bytes, while those of other answers take {_MOST_HELD_HEADERS}"
@@ -338,7 +340,6 @@ class CurlTransport:
 
     def _add(self, transfer: _Transfer) -> None:
         transfer.sent = True
-        self._stall_rule.begin(transfer.flow)
         self._multi.add_handle(transfer.handle)
 
     def _take_addresses(self, resolver: Resolver) -> None:
@@ -432,23 +433,12 @@ class CurlTransport:
 class _Pool:
     """The handles of a profile."""
 
-    __slots__ = (
-        "addresses",
-        "headers",
-        "idle",
-        "may_be_proxied",
-        "opt_outs",
-        "product",
-        "profile",
-        "public_headers",
-        "resolver",
-        "settings",
-    )
-
     def __init__(self, profile: Profile, resolver: Resolver | None) -> None:
         options = profile.options
         self.profile = profile
         self.settings = _settings(options)
+        # Without a limit of ours there is none: libcurl's own would be 300 s.
+        self.connect_milliseconds = int(options.connect_timeout * 1000) or _NEVER_MS
         # By ours, or by one of the environment.
         self.may_be_proxied = bool(options.proxy or environment_has_proxy())
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
@@ -496,45 +486,6 @@ class Connections:
 class _Transfer:
     """A libcurl handle and what it is doing; used again for one attempt after the other."""
 
-    __slots__ = (
-        "_addresses",
-        "_bounds_headers",
-        "_buffer",
-        "_changed",
-        "_connections",
-        "_cut",
-        "_decoder",
-        "_dropped",
-        "_error",
-        "_header_size",
-        "_headers",
-        "_is_judging_at_sockets",
-        "_is_spoilt",
-        "_jar",
-        "_late_decoder",
-        "_longest",
-        "_options",
-        "_proxy",
-        "_redirects",
-        "_refusal",
-        "_refusal_at_socket",
-        "_robots",
-        "at",
-        "attempt",
-        "body",
-        "connect_by",
-        "connection",
-        "discarding",
-        "flow",
-        "handle",
-        "lines",
-        "pool",
-        "resolved",
-        "sent",
-        "started",
-        "url",
-    )
-
     def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None, connections: Connections) -> None:
         self.handle = pycurl.Curl()
         self._connections = connections
@@ -552,9 +503,8 @@ class _Transfer:
         self.resolved = ""  # the addresses of a host, in the notation of libcurl
         self._addresses: list[str] = []  # that were asked, redirects included
         self._proxy = self._options.proxy or ""  # which the next request goes through
-        self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
+        self._cookies: dict[tuple[str, str], str] = {}  # (host, name) -> name=value, set on the way of redirects
         self._is_judging_at_sockets = False
-        self.flow = Flow()
         self.sent = False  # libcurl has it
         for name, value in pool.settings:
             self.handle.setopt(name, value)
@@ -567,95 +517,89 @@ class _Transfer:
         self.attempt = attempt
         self.url = self.at = url  # of the row, and where redirects have led
         self._redirects = 0
-        self.discarding = False
-        self._refusal: tuple[str, str] | None = None  # code and message, where we end the transfer ourselves
-        self._refusal_at_socket: Failure | None = None  # of an address, of which there may be others
         self._error: OSError | None = None
-        self._decoder: Decoder | None = None  # of a body with a Content-Encoding
-        self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
-        self.lines.clear()
-        self._headers.clear()
         self._addresses.clear()
+        self._cookies = {}
         self.started = time.monotonic()
-        self.connect_by = self.started + self._options.connect_timeout
-        if self._changed:
-            self._restore()
-        self._longest = self._options.max_file_bytes
-        self._header_size = self._dropped = 0
-        self._cut = False  # enough has been read
-        self.connection: _Connection | None = None  # that the last request has used
-        self._is_spoilt = False  # it has bytes that belong to no answer
-        if attempt.asks or attempt.probe:
-            self._prepare(attempt)
-        if self._connections.never_kept:
-            self._keep_no_connection(url)
-        if self._jar is not None:
-            self._add_cookies(self._jar, url)
-        self.handle.setopt(pycurl.URL, url)
-
-    def _prepare(self, attempt: Attempt) -> None:
-        """For what is no row of the list: a robots.txt, or a probe."""
-        if attempt.asks:
-            self._longest = LONGEST
-            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, 0)
-            self._changed.add(pycurl.MAXFILESIZE_LARGE)
-        else:
-            self.handle.setopt(pycurl.NOBODY, 1)
-            self.handle.setopt(pycurl.FRESH_CONNECT, 1)
-            self._changed |= {pycurl.NOBODY, pycurl.FRESH_CONNECT}
+        self._longest = LONGEST if attempt.asks else self._options.max_file_bytes
+        self._prepare(url, self.pool.headers)
 
     def take_over(self, other: _Transfer) -> None:
         """Go on in the place of `other`, which has been redirected; `ask` says where."""
-        self.attempt, self.url, self.at = other.attempt, other.url, other.at
-        self._redirects = other._redirects
-        self._refusal = self._refusal_at_socket = self._error = self._decoder = self._late_decoder = None
+        self.attempt, self.url, self.at, self.started = other.attempt, other.url, other.at, other.started
+        self._redirects, self._longest, self._error = other._redirects, other._longest, None
         self._addresses[:] = other._addresses
-        self.started = other.started
-        self.connection, self._is_spoilt = None, False
-        self._longest, self._cut = other._longest, False
-        if self.attempt.asks:
-            self._prepare(self.attempt)
-        self.lines.clear()
+        self._cookies = other._cookies
 
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
-        self.discarding = False
-        self._decoder = self._late_decoder = self._refusal_at_socket = None
-        self._header_size = self._dropped = 0
-        self._headers.clear()
-        self.connect_by = time.monotonic() + self._options.connect_timeout
-        self.connection, self._is_spoilt = None, False
-        if self._changed:
-            self._restore()
-        if self._connections.never_kept:
-            self._keep_no_connection(url)
         given, secret = parts(url)[1], parts(self.url)[1]
         self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
+        headers = self.pool.headers
         if origin(self.url) != origin(url):
             # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
             # were given for this very host, they must not be lured out of the encryption.
             is_downgrade = scheme_of(url) == "http" and scheme_of(self.url) == "https"
-            is_kept = self.pool.profile.has_own_headers and not is_downgrade
-            if not is_kept and self.pool.public_headers != self.pool.headers:
-                self.handle.setopt(pycurl.HTTPHEADER, self.pool.public_headers)
-                self._changed.add(pycurl.HTTPHEADER)
+            if is_downgrade or not self.pool.profile.has_own_headers:
+                headers = self.pool.public_headers
         elif given is None and secret is not None:
             url = url.replace("://", f"://{secret}@", 1)
-        if self._jar is not None:
-            self._add_cookies(self._jar, self.at)
-        self.handle.setopt(pycurl.URL, url)
+        self._prepare(url, headers)
 
-    def _keep_no_connection(self, url: str) -> None:
-        if origin(url) in self._connections.never_kept:
-            self.handle.setopt(pycurl.FRESH_CONNECT, 1)
-            self.handle.setopt(pycurl.FORBID_REUSE, 1)
-            self._changed |= {pycurl.FRESH_CONNECT, pycurl.FORBID_REUSE}
+    def _prepare(self, url: str, headers: list[str]) -> None:
+        """Make ready to send a request. All options that may differ are set, whatever the handle did before."""
+        self._forget_answer()
+        self.connect_by = time.monotonic() + self._options.connect_timeout
+        self._is_fresh = self.attempt.probe or (
+            bool(self._connections.never_kept) and origin(self.at) in self._connections.never_kept
+        )
+        handle = self.handle
+        handle.setopt(pycurl.URL, url)
+        handle.setopt(pycurl.HTTPHEADER, headers)
+        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at))
+        handle.setopt(pycurl.NOBODY, self.attempt.probe)
+        handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if self.attempt.asks else self._longest)
+        handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)
+        handle.setopt(pycurl.FORBID_REUSE, self._is_fresh)
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, self.pool.connect_milliseconds)
+
+    def _forget_answer(self) -> None:
+        self.discarding = self._cut = False  # enough has been read
+        self._is_spoilt = False  # the connection has bytes that belong to no answer
+        self._refusal: tuple[str, str] | None = None  # code and message, where we end the transfer ourselves
+        self._refusal_at_socket: Failure | None = None  # of an address, of which there may be others
+        self._decoder: Decoder | None = None  # of a body with a Content-Encoding
+        self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
+        self.connection: _Connection | None = None  # that the last request has used
+        self._header_size = self._dropped = 0
+        self.lines.clear()
+        self._headers.clear()
+
+    def _cookies_for(self, url: str) -> str | None:
+        """The value of the Cookie header: of the user's file, and of answers on the way of redirects to here."""
+        if not url.startswith("http"):
+            return None
+        found = [self._jar.header(url)] if self._jar is not None else []
+        found += [text for (host, _), text in self._cookies.items() if host == parts(url)[2]]
+        return "; ".join(filter(None, found)) or None
+
+    def _keep_cookies(self, lines: str) -> None:
+        """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""
+        for line in lines.split("\n"):
+            text, *attributes = line.split(";")
+            is_secure = any(attribute.strip().lower() == "secure" for attribute in attributes)
+            if (
+                len(text) <= _LONGEST_COOKIE
+                and len(self._cookies) < _MOST_COOKIES
+                and not (is_secure and self.at.startswith("http:"))
+            ):
+                self._cookies[parts(self.at)[2], text.partition("=")[0].strip()] = text.strip()
 
     def must_ask_again(self, error: tuple[int, str] | None) -> bool:
         """Whether what has come may be no answer to this request: what was left on a connection that was used before,
         or its end. Remembers the connection, and the origins whose connections are not to be used again."""
         handle, connection, connections = self.handle, self.connection, self._connections
-        if connection is None or pycurl.FRESH_CONNECT in self._changed or not self.at.startswith("http"):
+        if connection is None or self._is_fresh or not self.at.startswith("http"):
             return False
         if self._is_spoilt:  # found before the request was sent
             if self.at.startswith("http:"):  # TLS has messages of its own
@@ -697,15 +641,11 @@ class _Transfer:
 
     def ask_again(self) -> None:
         """Make ready to send the same request on a new connection."""
-        self.discarding = self._cut = self._is_spoilt = False
-        self.connection = self._decoder = self._late_decoder = self._refusal = None
-        self._header_size = self._dropped = 0
-        self.lines.clear()
-        self._headers.clear()
+        self._forget_answer()
         if self.body.size:
             self.drop_body()
-        self.handle.setopt(pycurl.FRESH_CONNECT, 1)
-        self._changed.add(pycurl.FRESH_CONNECT)
+        self._is_fresh = True
+        self.handle.setopt(pycurl.FRESH_CONNECT, True)
 
     def choose_proxy(self) -> str:
         """The proxy which the next request goes through, "" for none. Of those of the environment libcurl is told."""
@@ -737,7 +677,6 @@ class _Transfer:
         if self._options.connect_timeout:
             left = max(1, int((self.connect_by - time.monotonic()) * 1000))
             self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, left)
-            self._changed.add(pycurl.CONNECTTIMEOUT_MS)
 
     def resolve_nothing(self) -> None:
         """The host is an address, or libcurl is to resolve it."""
@@ -771,22 +710,6 @@ class _Transfer:
     def _end_of_redirects(self) -> str | None:
         return self.at if self._redirects and len(self.at) <= LONGEST_FINAL_URL else None
 
-    def _restore(self) -> None:
-        changed, options = self._changed, self._options
-        if pycurl.CONNECTTIMEOUT_MS in changed:
-            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options))
-        if pycurl.HTTPHEADER in changed:
-            self.handle.setopt(pycurl.HTTPHEADER, self.pool.headers)
-        if pycurl.COOKIE in changed:
-            self.handle.unsetopt(pycurl.COOKIE)
-        if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
-            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
-            changed.discard(pycurl.MAXFILESIZE_LARGE)
-        for option in (pycurl.NOBODY, pycurl.FRESH_CONNECT, pycurl.FORBID_REUSE):
-            if option in changed:
-                self.handle.setopt(option, 0)
-        changed &= {pycurl.MAXFILESIZE_LARGE}
-
     def location(self, error: tuple[int, str] | None) -> str | None:
         """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""
         if self._refusal is not None or self.attempt.probe:
@@ -818,14 +741,10 @@ class _Transfer:
             return Failure("fetch", "bad_redirect", f"to {location.partition(':')[0][:16]}:", status, at)
         if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
             return replace(refusal, http_status=status, final_url=at)
+        if "set-cookie" in self._headers:
+            self._keep_cookies(self._headers["set-cookie"])
         self._redirects += 1
         return url
-
-    def _add_cookies(self, jar: CookieJar, url: str) -> None:
-        cookies = jar.header(url) if url.startswith("http") else None
-        if cookies is not None:
-            self.handle.setopt(pycurl.COOKIE, cookies)
-            self._changed.add(pycurl.COOKIE)
 
     def judge_at_sockets(self) -> None:
         """Have addresses judged that libcurl resolves, before anything is connected to: FTP logs in at once."""
@@ -853,7 +772,7 @@ class _Transfer:
                 has_surplus = ioctl(kept.socket, FIONREAD, ZERO_BYTES) != ZERO_BYTES
             except OSError:  # the socket of a former connection, which was closed
                 has_surplus = False
-            if has_surplus and pycurl.FRESH_CONNECT not in self._changed:
+            if has_surplus and not self._is_fresh:
                 self._is_spoilt = True
                 return int(pycurl.PREREQFUNC_ABORT)
         if self._proxy:  # whose own address is nothing that a row could choose
@@ -881,7 +800,7 @@ class _Transfer:
             if key := _HEADERS.get(name.lower()):
                 text = value.strip().decode("latin-1")
                 if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
-                    text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
+                    text = headers[key] + ("\n" if key in _LINES else ", ") + text
                 headers[key] = text
             elif name.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
                 self.discarding = line.partition(b" ")[2][:1] != b"2"
@@ -1100,16 +1019,13 @@ def _settings(options: FetchOptions) -> list[tuple[int, Any]]:
         (pycurl.NOSIGNAL, 1),
         (pycurl.BUFFERSIZE, _RECEIVE_BUFFER),
         (pycurl.USERAGENT, options.user_agent),
-        (pycurl.HTTPHEADER, _request_headers(options)),
         (pycurl.ACCEPT_ENCODING, ACCEPTED),
         (pycurl.HTTP_CONTENT_DECODING, 0),  # it is done by us
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         (pycurl.PROTOCOLS, web | pycurl.PROTO_FTP | pycurl.PROTO_FTPS),
-        (pycurl.MAXFILESIZE_LARGE, options.max_file_bytes),
         (pycurl.TCP_KEEPALIVE, 1),
         (pycurl.CAINFO, certificate_bundle()),
         (pycurl.PROXY_CAINFO, certificate_bundle()),  # of which libcurl does not take CAINFO
-        (pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options)),
     ]
     if options.proxy:
         # Without NOPROXY the environment's no_proxy would hold, though it is about the environment's proxies.
@@ -1124,11 +1040,6 @@ def _settings(options: FetchOptions) -> list[tuple[int, Any]]:
 def _request_headers(options: FetchOptions) -> list[str]:
     """Never empty: to pycurl an empty list means that nothing is to be changed."""
     return ["Accept: */*", *(options.headers or ())]
-
-
-def _connect_milliseconds(options: FetchOptions) -> int:
-    """Without a limit of ours there is none: libcurl's own would be 300 s."""
-    return int(options.connect_timeout * 1000) or _NEVER_MS
 
 
 def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | None:

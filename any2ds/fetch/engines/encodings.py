@@ -1,7 +1,7 @@
 """Decodes a body by its Content-Encoding: in pieces of bounded size, within a ratio, and to the end of its stream.
 
-Neither libcurl nor urllib3 reports that a stream ended early, nor how many bytes a piece had before it was decoded, so
-both engines hand over what arrives and decode it here.
+libcurl does not report that a stream ended early, nor how many bytes a piece had before it was decoded, so it hands
+over what arrives, which is decoded here.
 """
 
 from __future__ import annotations

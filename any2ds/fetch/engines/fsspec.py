@@ -156,7 +156,7 @@ def _class_of(scheme: str) -> Any:
 
 
 class FsspecClient:
-    """A `threads.Client` that reads at most `block` bytes at a time."""
+    """Reads for all threads, at most `block` bytes at a time."""
 
     def __init__(self, options: FetchOptions, systems: FileSystems, block: int) -> None:
         self._options = options
@@ -183,9 +183,6 @@ class FsspecClient:
                 "fetch", _code_of(error), f"{type(error).__name__}: {error_text(error)}"
             )
 
-    def close(self) -> None:
-        """File systems are the run's."""
-
     def _check(self, scheme: str, url: str) -> None:
         """Raises Refused for what rows of this list may not lead to."""
         options = self._options
@@ -202,8 +199,6 @@ class FsspecClient:
 
     def _read(self, system: Any, url: str, transfer: ThreadTransfer) -> Answer | Failure:
         path = system._strip_protocol(url)
-        if (connection := getattr(system, "connection", None)) is not None:
-            transfer.watch(connection)
         piece = min(_FIRST, self._block)
         begun = time.monotonic()
         with _opened(system, path, piece) as file:

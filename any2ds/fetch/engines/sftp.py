@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 from typing import Any
 from urllib.parse import unquote
 
@@ -56,12 +55,6 @@ class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
             "password": unquote(password),
         }
         return {name: value for name, value in login.items() if value}
-
-    @property
-    def connection(self) -> socket.socket:
-        """The session's socket: whoever shuts it down ends whatever the session waits for."""
-        cuttable: socket.socket = self.client.get_transport().sock
-        return cuttable
 
     def _connect(self) -> None:
         """Called by fsspec's constructor."""

@@ -50,8 +50,6 @@ class Transport(Protocol):
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         """Move bytes, waiting at most `wait` seconds for some to move; what ended since the last call.
 
-        What stalls is ended here, by the rule in `stall.py`.
-
         Raises OSError if a body could not be buffered on disk.
         """
         ...

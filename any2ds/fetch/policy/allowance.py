@@ -35,24 +35,6 @@ _LATENCY = 0.1  # seconds, a guess until something was answered
 class Allowance:
     """`size` transfers may be under way, at most `most`; below 1 with `delay` seconds between two starts."""
 
-    __slots__ = (
-        "_answers",
-        "_from",
-        "_grown",
-        "_harmless",
-        "_held_until",
-        "_hold",
-        "_latency",
-        "_limited",
-        "_refusals",
-        "_rise",
-        "_usual",
-        "_yield",
-        "fruitless",
-        "most",
-        "size",
-    )  # fmt: skip
-
     def __init__(self, size: float, most: float) -> None:
         self.size, self.most = min(size, most), most
         self.fruitless = 0  # cuts without any answer but refusals in between

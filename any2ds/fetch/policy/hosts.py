@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.policy.allowance import Allowance
-from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
 
 UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
-_LEAST_FIRST = 2.0  # of each of many fetchers
+LEAST_FIRST = 2.0  # of each of many fetchers
 _BUSY = frozenset({"http_429", "http_503"})
 TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
 _TROUBLE = _BUSY | TIMEOUTS
@@ -40,49 +38,27 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """What holds for a host whatever it answers; the first two for all fetchers of a run together."""
+    """What holds for a host whatever it answers; the first two for all fetchers of this machine together."""
 
     max_per_host: int = UNLIMITED  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
     max_retry_after: float = 120.0  # seconds; a host is left alone for no longer, and rows for which it asks more fail
 
 
+class Slots(Protocol):
+    """What keeps the limits of hosts for several processes together (`fetch.host_slots`)."""
+
+    def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
+        """A slot, or None and the seconds until another try."""
+        ...
+
+    def release(self, slot: int) -> None: ...
+
+
 class Host:
     """What is known of one host. Times are those of the schedule's clock."""
 
-    __slots__ = (
-        "_answers",
-        "_counted_from",
-        "_floor",
-        "_freed",
-        "_fresh",
-        "_most",
-        "_silence",
-        "_spacing",
-        "_started",
-        "_timeouts",
-        "allowance",
-        "blocked_at",
-        "deferred",
-        "down_as",
-        "down_until",
-        "gated",
-        "in_flight",
-        "in_turn",
-        "name",
-        "not_before",
-        "policy",
-        "queue",
-        "share",
-        "shared_until",
-        "silent",
-        "slot",
-        "slots",
-        "takes_turns",
-        "woken_at",
-    )
-
-    def __init__(self, name: str, policy: HostPolicy, share: Share = ALONE) -> None:
+    def __init__(self, name: str, policy: HostPolicy, first_at_once: float = FIRST_AT_ONCE) -> None:
         self.name = name
         self.queue: deque[Attempt] = deque()  # rows that wait for this host
         self.deferred = 0  # attempts that wait for their time, or for a judgement
@@ -95,22 +71,11 @@ class Host:
         self.silent = True  # it has not answered lately, or not after the last timeout
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self.shared_until = 0.0  # until then it is somebody else's turn
+        self.shared_until = 0.0  # until then other processes have its slots
         self.policy = policy
-        self._spacing = policy.host_delay  # seconds between two starts of whomever
+        self.min_interval = policy.host_delay  # seconds between two starts, of whichever process
         self._started = -math.inf  # when a transfer did last
-        self.share: HostShare | None = None  # None: all of it is this fetcher's
-        self.takes_turns = False  # with other fetchers, by the time of day
-        self.slots: set[int] = set()  # that its transfers have, where there are other fetchers
-        self._freed: set[int] = set()  # of its own, that transfers had
-        self._fresh: Iterator[int] = iter(())  # others of its own
-        self.slot: int | None = None  # that the next one gets
-        self.blocked_at = -math.inf  # when others were last seen to have all slots
-        self._most = policy.max_per_host
-        self._floor = policy.host_delay  # seconds between two starts of this fetcher
-        self.allowance = Allowance(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
-        if not share.is_all:
-            self.divide(share)
+        self.allowance = Allowance(first_at_once, float(policy.max_per_host))
         self._answers = self._timeouts = 0  # lately
         self._counted_from = 0.0
 
@@ -122,7 +87,7 @@ class Host:
     @property
     def delay(self) -> float:
         """Seconds between two starts at present."""
-        return max(self._floor, self.allowance.delay)
+        return max(self.min_interval, self.allowance.delay)
 
     @property
     def answers(self) -> bool:
@@ -133,83 +98,30 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self.allowance.size
 
-    def may_start(self, now: float, time_of_day: float = 0.0, lead: float = LEAST_LEAD) -> bool:
-        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`, and
-        `lead` the seconds that it takes to announce what outlasts a turn."""
-        if self.in_flight >= self.allowance.size or self.not_before > now:
-            return False
-        return not self.takes_turns or self._has_turn(now, time_of_day, lead)
-
     @property
-    def has_slots(self) -> bool:
-        """Whether fetchers take turns because there are more of them than transfers."""
-        return self.share is not None and self.share.has_turns
+    def is_shared(self) -> bool:
+        """Whether it has limits that hold for all processes of this machine together."""
+        return self.min_interval > 0 or self.policy.max_per_host < UNLIMITED
 
-    def turn(self, time_of_day: float) -> tuple[int, float]:
-        """The number of the present turn, and the seconds that it takes, where it `has_slots`."""
-        assert self.share is not None
-        length = self.share.turn_seconds(self._spacing)
-        return math.floor(time_of_day / length), length
-
-    def own_slots(self, turn: int) -> frozenset[int]:
-        """The slots that are this fetcher's in a turn."""
-        assert self.share is not None
-        return self.share.slots(turn)
-
-    def owns(self, slot: int, turn: int) -> bool:
-        """Whether it is among `own_slots(turn)`."""
-        assert self.share is not None
-        return self.share.owns(slot, turn)
-
-    def take_slot(self, slot: int | None) -> int | None:
-        """Have a transfer in this slot, or if it is None in one of its own that is free, whoever's turn it is."""
-        if slot is None:
-            slot = self._freed.pop() if self._freed else next(self._fresh, None)
-        if slot is not None:
-            self.slots.add(slot)
-        return slot
-
-    def free_slot(self, slot: int) -> None:
-        self.slots.discard(slot)
-        if self.share is not None and any(slot in part.slots for part in self.share.parts):
-            self._freed.add(slot)
-
-    @property
-    def excess(self) -> int:
-        """Transfers that are more than its share."""
-        return self.in_flight - self._most
+    def may_start(self, now: float) -> bool:
+        """Whether a transfer may start, as far as this process is concerned."""
+        return self.has_slot and self.not_before <= now
 
     def wait_for_others(self, until: float) -> None:
-        """Nothing starts before, because of what other fetchers have in flight."""
+        """Nothing starts before, because of what other processes do."""
         self.not_before = self.shared_until = until
-
-    def divide(self, share: Share) -> None:
-        """Keep from now on to this share of what the host allows."""
-        own = share.of_host(self.name, self.policy.max_per_host)
-        self.share = None if share.is_all else own
-        self._freed = set()
-        self._fresh = (slot for part in own.parts for slot in part.slots if slot not in self.slots)
-        self._most = own.most
-        self.allowance.set_most(float(own.most))
-        if self.shared_until == self.not_before:
-            self.not_before = max(0.0, self._started + self._spacing)
-        self._space()
 
     def raise_delay(self, seconds: float) -> None:
         """Start transfers at least so many seconds apart, because its robots.txt asks for it; also after that file."""
-        if seconds > self._spacing:
-            self._spacing = seconds
-            self._space()
-            self.not_before = max(self.not_before, self._started + self._floor)
+        if seconds > self.min_interval:
+            self.min_interval = seconds
+            self.not_before = max(self.not_before, self._started + seconds)
 
     def start(self, now: float) -> None:
         self.in_flight += 1
         self._started = max(self.not_before, now)
-        if self._floor or self.allowance.size < 1:
-            delay = self.delay
-            self.not_before = self._started + delay
-            if self.share is not None and delay == self._floor:
-                self.shared_until = self.not_before
+        if self.min_interval or self.allowance.size < 1:
+            self.not_before = self._started + self.delay
 
     def learn(self, outcome: Payload | Failure, now: float, started: float) -> None:
         """Take into account how a transfer ended that was started at this time."""
@@ -266,23 +178,21 @@ class Host:
 
     def _why(self, now: float) -> str:
         """Why rows wait for it, as text for users."""
-        most = self._most
         if self.down_until > now:
             return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
         delay = self.delay
-        if self.not_before > now and self.shared_until == self.not_before and not delay:
-            return f"it is the turn of other processes for {self.not_before - now:.0f} s"
+        if self.not_before > now and self.shared_until == self.not_before:
+            return "other processes of this machine have all that --max_per_host or --host_delay allows"
         if self.not_before > now + max(1.0, delay):
             return f"asks us to come back in {self.not_before - now:.0f} s"
-        if delay > self._floor:
+        if delay > self.min_interval:
             return f"refuses more: asked every {delay:.2g} s"
         if delay:
-            whose = "" if self.share is None else f" by this process, every {self._spacing:.2g} s by all"
-            return f"asked every {delay:.2g} s{whose}, as it or --host_delay wants it"
+            return f"asked every {delay:.2g} s, as it or --host_delay wants it"
         if not self.queue:
             return "its rows are tried again later"
-        if self.in_flight >= most:
-            return f"{most} at once, by {'our share of ' if self.share else ''}--max_per_host"
+        if self.in_flight >= self.policy.max_per_host:
+            return f"{self.policy.max_per_host} at once, by --max_per_host"
         return f"at most {self.limit} at once, by how well it answers"
 
     @property
@@ -298,21 +208,6 @@ class Host:
     def busy(self) -> bool:
         return bool(self.in_flight or self.queue or self.in_turn or self.deferred)
 
-    def _space(self) -> None:
-        """Leave as much time between starts as all fetchers together need."""
-        share = self.share
-        self._floor = self._spacing if share is None else share.interval(self._spacing)
-        self.takes_turns = share is not None and (share.has_turns or self._spacing > 0)
-
-    def _has_turn(self, now: float, time_of_day: float, lead: float) -> bool:
-        """Whether it is this fetcher's turn; else `not_before` is when that comes."""
-        assert self.share is not None
-        start = self.share.next_start(now + time_of_day, self._spacing, lead) - time_of_day
-        if start <= now:
-            return True
-        self.wait_for_others(start)
-        return False
-
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -325,15 +220,16 @@ class Attempt:
     deferrals: int = 0  # how often the host asked for it to come later
     excuses: int = 0  # how often it failed for reasons of ours
     probe: bool = False  # only to see whether anything comes back; its row is none of the list
-    started: float = 0.0  # by the schedule's clock, like the next two
+    started: float = 0.0  # by the schedule's clock, like the times below
     deadline: float = 0.0  # when its time may be up, unless bytes have come
     heard: float = 0.0  # when it was last seen to have more bytes
     received: int = 0  # bytes at that time
+    paced: float = 0.0  # when it was last fast enough
+    paced_size: int = 0  # bytes at that time
+    is_stalled: bool = False
     running: bool = False
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     trial: Trial | None = None  # of the window, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
-    slot: int | None = None  # of those of its host, where there are other fetchers
-    leaves_at: float = 0.0  # when to look whether it outlasts its turn
-    withdrawals: int = 0  # how often it was cancelled because it outlasted a turn, or a share got smaller
+    slot: int | None = None  # of its host, while it is in flight

@@ -41,11 +41,6 @@ def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) 
     return None
 
 
-def forget() -> None:
-    """Clear the cache of judged addresses; tests change what counts as public."""
-    refuses.cache_clear()
-
-
 _HEADERS_FOR_ANY_HOST = frozenset(
     [
         "accept",

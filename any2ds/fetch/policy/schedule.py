@@ -2,6 +2,13 @@
 
 Rows wait in a queue per host. The hosts that may start another transfer take turns, so that a slow host never holds
 up the others; how many transfers a host gets, and how often, follows from its answers (`hosts.py`).
+
+- A host is *silent* while it has not answered lately, or not after its last timeout.
+- A transfer to a silent host is *late* when it takes longer than answers usually do. Late transfers wait in spare
+  places, as far as there are any, and while too many are late, silent hosts come last.
+- A transfer is *overdue* when no byte has come for `timeout` seconds, or when its total time is up.
+- A transfer is *stalled* when it has been slower than `min_speed` for `stall_timeout` seconds; that ends it as well.
+  libcurl's own rule is looked at only when something else wakes the transfer.
 """
 
 from __future__ import annotations
@@ -20,10 +27,8 @@ from any2ds.core.metrics import Backlog
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.core.schemes import SERVERS, WEB
-from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
+from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, LEAST_FIRST, SILENCE, Attempt, Host, HostPolicy, Slots
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
-from any2ds.fetch.policy.share import Share
-from any2ds.fetch.policy.turns import Turns
 from any2ds.fetch.urls import normalize
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
@@ -54,12 +59,13 @@ _BEGINNING = 32 << 20  # bytes, with which a thin line that many transfers share
 # How often in the time of `timeout` the transport is asked how many bytes an attempt has, since nobody reports each of
 # them: the attempt ends when none has come for `timeout` seconds, or for up to a twentieth more.
 LOOKS = 20
+_LOOKS_AT_SPEED = 8  # the same in the time that it may be too slow
 
 
 def spare_transfers(options: FetchOptions, most: int) -> int:
     """Transfers beyond `most` that may wait for silent hosts; threads, or a small number, are a real limit."""
     wanted = min(most, _AUTO_SPARE) if options.thread_count == "auto" else most
-    if options.fetcher != "curl" or wanted < _MANY:
+    if wanted < _MANY:
         return 0
     return max(0, min(wanted, _MOST_SOCKETS - most))
 
@@ -74,10 +80,8 @@ def transfers_within(options: FetchOptions, connections: int) -> int:
     """Transfers at a time, as far as the options say, that are possible with so many open sockets."""
     if sys.platform == "win32":
         return min(options.most_transfers, _MOST_SOCKETS)
-    # As many again may wait for silent hosts, and an eighth of all is kept idle. A thread has a socket, a copy of it to
-    # cut it by, a connection that it keeps, and a body that is too long for the memory.
-    possible = connections * 4 // 9 if options.fetcher == "curl" else connections // 4
-    return max(1, min(options.most_transfers, possible))
+    # As many again may wait for silent hosts, and an eighth of all is kept idle.
+    return max(1, min(options.most_transfers, connections * 4 // 9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,27 @@ class ScheduleLimits:
     total_timeout: float | None = None
     # Transfers beyond `slots` that may wait for silent hosts: they take next to nothing, and would take others' slots.
     spare: int = 0
+    stall_timeout: float = 0.0  # seconds for which an attempt may be slower than `min_speed`; 0: no limit
+    min_speed: int = 1  # bytes per second
+
+
+def limits_of(options: FetchOptions, slots: int) -> ScheduleLimits:
+    return ScheduleLimits(
+        slots,
+        timeout=options.timeout,
+        stall_timeout=options.stall_timeout,
+        min_speed=options.min_speed,
+        retries=options.retries,
+        total_timeout=options.total_timeout,
+        spare=spare_transfers(options, slots),
+    )
 
 
 class Schedule:
     """Keeps to `limits`, and treats each host by `policy` and by how it answers.
 
-    Where hosts differ, `host_of` returns the name under which a URL's host counts and its policy.
+    Where hosts differ, `host_of` returns the name under which a URL's host counts and its policy. `slots_of_hosts`
+    keeps the limits of hosts together with other processes.
     """
 
     def __init__(
@@ -106,20 +125,25 @@ class Schedule:
         rng: random.Random | None = None,
         robots: Robots | None = None,
         host_of: Callable[[str | None], tuple[str, HostPolicy]] | None = None,
+        slots_of_hosts: Slots | None = None,
     ) -> None:
         self.slots, self.spare = limits.slots, limits.spare
         self.timeout = limits.timeout or float("inf")
         self.total_timeout = limits.total_timeout
-        # Seconds from its start until an attempt is looked at.
-        self._first_look = min(self.timeout / LOOKS, limits.total_timeout or float("inf"))
+        self._stall_timeout = limits.stall_timeout or float("inf")
+        self._min_speed = limits.min_speed
+        # Seconds between two looks at an attempt, and from its start until the first.
+        self._look = min(self.timeout / LOOKS, self._stall_timeout / _LOOKS_AT_SPEED)
+        self._first_look = min(self._look, limits.total_timeout or float("inf"))
         self.retries = limits.retries
         self.in_flight = 0
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
-        self.turns = Turns()
-        self._may_start = self.turns.may_start
-        self.shared_until = 0.0  # until then rows wait for nothing but this fetcher's turn at their host
+        self.fetchers = 1  # that are at work at the same time: each begins with a part of what an unknown host gets
+        self.shared_until = 0.0  # until then rows wait for nothing but what other processes do at their host
+        self._slots_of_hosts = slots_of_hosts
+        self._held: set[int] = set()  # of these slots
         self._policy = policy or HostPolicy()
         self._named = host_of
         self._rng = rng or random.Random()
@@ -138,13 +162,6 @@ class Schedule:
         # Attempts by their deadlines; the finished drop out late. Most end before the first look at them.
         self._new: deque[Attempt] = deque()
         self._looked_at: list[tuple[float, int, Attempt]] = []
-
-    def divide(self, share: Share, now: float) -> None:
-        """Keep from now on to this share of what hosts allow."""
-        self.turns.divide(share, now)
-        for host in self._hosts.values():
-            host.divide(share)
-            self._offer_turn(host, now)
 
     @property
     def idle(self) -> bool:
@@ -188,9 +205,22 @@ class Schedule:
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
-        crowded = bool(self._to_silent or self._late) and self._crowded(now)
+        is_crowded = bool(self._to_silent or self._late) and self._crowded(now)
         if self.full:
             return None
+        self._queue_what_is_due(now)
+        self._wake_hosts(now)
+        if self._silent and not is_crowded:
+            self._turn.extend(self._silent)
+            self._silent.clear()
+        return (
+            self._from_hosts_in_turn(now, is_crowded)
+            or self._from_fresh_rows(now, is_crowded)
+            or self._from_silent_hosts(now, is_crowded)
+        )
+
+    def _queue_what_is_due(self, now: float) -> None:
+        """Attempts whose time has come, such as retries, wait for their host from now on."""
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
             self.deferred -= 1
@@ -199,23 +229,25 @@ class Schedule:
                 self._give_up(attempt, now)
             else:
                 self._queue(attempt, now)
+
+    def _wake_hosts(self, now: float) -> None:
+        """Hosts whose pause is over get their turn."""
         while self._paused and self._paused[0][0] <= now:
             host = heapq.heappop(self._paused)[2]
             self._offer_turn(host, now)
             self._forget(host, now)
-        if self._silent and not crowded:
-            self._turn.extend(self._silent)
-            self._silent.clear()
+
+    def _from_hosts_in_turn(self, now: float, is_crowded: bool) -> Attempt | None:
         while self._turn:
             host = self._turn.popleft()
-            if crowded and self._comes_last(host):
+            if is_crowded and self._comes_last(host):
                 self._silent[host] = None
                 continue
-            host.in_turn = False
-            if host.queue and self._may_start(host, now):
-                self.queued -= 1
-                return self._start(host.queue.popleft(), now)
-            self._offer_turn(host, now)
+            if attempt := self._start_queued(host, now):
+                return attempt
+        return None
+
+    def _from_fresh_rows(self, now: float, is_crowded: bool) -> Attempt | None:
         looked_at = 0
         while self.fresh and looked_at < _LOOKED_AT and len(self._silent) <= _MOST_SILENT * self.slots:
             looked_at += 1
@@ -229,20 +261,34 @@ class Schedule:
             first = self._past_robots(attempt, now) if host.gated else attempt
             if first is None:
                 continue
-            if not host.queue and self._may_start(host, now) and not (crowded and self._comes_last(host)):
-                return self._start(first, now)
+            comes_last = is_crowded and self._comes_last(host)
+            if not host.queue and not comes_last and (started := self._start(first, now)):
+                return started
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
-        while self._silent or self._turn:  # nobody else wants the place
+        return None
+
+    def _from_silent_hosts(self, now: float, is_crowded: bool) -> Attempt | None:
+        """Nobody else wants the place."""
+        while self._silent or self._turn:
             host = next(iter(self._silent)) if self._silent else self._turn.popleft()
             self._silent.pop(host, None)
-            host.in_turn = False
-            if crowded and host.silent and host.in_flight >= SILENCE:
-                continue  # enough to tell whether it is down; it comes back when one of them ends
-            if host.queue and self._may_start(host, now):
-                self.queued -= 1
-                return self._start(host.queue.popleft(), now)
-            self._offer_turn(host, now)
+            if is_crowded and host.silent and host.in_flight >= SILENCE:
+                host.in_turn = False  # enough to tell whether it is down; it comes back when one of them ends
+            elif attempt := self._start_queued(host, now):
+                return attempt
+        return None
+
+    def _start_queued(self, host: Host, now: float) -> Attempt | None:
+        """Start the first row that waits for a host whose turn it is."""
+        host.in_turn = False
+        if host.queue and (attempt := self._start(host.queue[0], now)):
+            host.queue.popleft()
+            self.queued -= 1
+            if host.queue:
+                self._offer_turn(host, now)
+            return attempt
+        self._offer_turn(host, now)
         return None
 
     def given_up(self) -> list[Fetched]:
@@ -286,22 +332,23 @@ class Schedule:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
-    def withdraw(self, attempt: Attempt, now: float) -> None:
-        """An attempt of `turns.outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
-        self._release(attempt)
-        self._defer(replace(attempt, withdrawals=attempt.withdrawals + 1), now)
-        self._offer_turn(attempt.host, now)
-
     def postpone(self, attempt: Attempt, now: float) -> None:
         """An attempt has failed for a reason of this process: it does not count, and its row comes again."""
         self._release(attempt)
         self._defer(replace(attempt, sent=attempt.sent - 1), now + self.backoff(1))
         self._offer_turn(attempt.host, now)
 
+    def close(self) -> None:
+        """Nothing is in flight any more."""
+        while self._held and self._slots_of_hosts is not None:
+            self._slots_of_hosts.release(self._held.pop())
+
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
-        if self.turns.running:
-            self.turns.end(attempt)
+        if attempt.slot is not None and self._slots_of_hosts is not None:
+            self._slots_of_hosts.release(attempt.slot)
+            self._held.discard(attempt.slot)
+            attempt.slot = None
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -317,7 +364,7 @@ class Schedule:
         self._offer_turn(host, now)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
-        """The attempts whose time is up; each is returned once, and the caller finishes it.
+        """The attempts that are overdue or stalled; each is returned once, and the caller finishes it.
 
         `received` returns how many bytes of its body an attempt has; it is called for long ones only, now and then.
         """
@@ -329,10 +376,14 @@ class Schedule:
                 heapq.heappop(self._looked_at)
             if (size := received(first)) != first.received:
                 first.received, first.heard = size, now
-            if (end := self._end_of(first)) <= now:
+            gained = size - first.paced_size
+            if gained < 0 or gained >= self._min_speed * (now - first.paced):  # after a redirect there are less
+                first.paced, first.paced_size = now, size
+            first.is_stalled = now - first.paced >= self._stall_timeout
+            if (end := self._end_of(first)) <= now or first.is_stalled:
                 overdue.append(first)
             else:
-                first.deadline = min(end, now + self.timeout / LOOKS)
+                first.deadline = min(end, now + self._look)
                 heapq.heappush(self._looked_at, (first.deadline, next(self._order), first))
         return overdue
 
@@ -414,23 +465,29 @@ class Schedule:
         attempt.host.deferred += 1
         heapq.heappush(self._later, (due, next(self._order), attempt))
 
-    def _start(self, attempt: Attempt, now: float) -> Attempt:
+    def _start(self, attempt: Attempt, now: float) -> Attempt | None:
+        """Start an attempt, if its host may be asked now."""
         host = attempt.host
-        attempt.running = self.turns.has_begun = True
+        if not host.may_start(now):
+            return None
+        if host.is_shared and self._slots_of_hosts is not None:
+            slot, wait = self._slots_of_hosts.acquire(host.name, host.policy.max_per_host, host.min_interval)
+            if slot is None:
+                host.wait_for_others(now + wait)
+                return None
+            attempt.slot = slot
+            self._held.add(slot)
+        attempt.running = True
         attempt.sent += 1
-        attempt.started = attempt.heard = now
-        attempt.received = 0
+        attempt.started = attempt.heard = attempt.paced = now
+        attempt.received = attempt.paced_size = 0
         attempt.deadline = now + self._first_look
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
-        if self.turns.are_shared:
-            self.turns.begin(attempt, now)
         host.start(now)
         if attempt.deadline != float("inf"):
             self._new.append(attempt)
-        if host.queue:
-            self._offer_turn(host, now)
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
@@ -459,7 +516,7 @@ class Schedule:
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
     def _new_host(self, name: str, policy: HostPolicy, url: str | None) -> Host:
-        host = self._hosts[name] = Host(name, bounded(policy, url), self.turns.share)
+        host = self._hosts[name] = Host(name, bounded(policy, url), max(LEAST_FIRST, FIRST_AT_ONCE / self.fetchers))
         host.gated = self._robots is not None and self._robots.asks(name)
         return host
 

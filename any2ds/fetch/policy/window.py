@@ -52,8 +52,6 @@ _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not ex
 class Trial:
     """One size and what became of the transfers that were started under it."""
 
-    __slots__ = ("answered", "bad", "ended", "harmful", "high", "size", "started")
-
     def __init__(self, size: int, high: bool) -> None:
         self.size = size
         self.high = high

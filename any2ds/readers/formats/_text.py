@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
 from any2ds.core.signatures import type_by_signature
+from any2ds.readers.contract import Columns
 
 BATCH_ROWS = 65536
 BATCH_BYTES = 2**24  # of the values of a batch
@@ -37,13 +39,14 @@ _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard", "
 
 
 class _Utf8:
-    """A stream of text as UTF-8, without a byte order mark. UTF-16 and UTF-32 are known by theirs.
+    """A stream of text as UTF-8, without a byte order mark and zero bytes. UTF-16 and UTF-32 are known by their marks,
+    other encodings have to be given.
 
     `read` may return less than was asked for. Raises WrongFormat at the first read if the stream is not text.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, encoding: str | None) -> None:
+        self._stream, self._encoding = stream, encoding
         self._rest: bytes | None = None  # was read and not given out; None before the first read
         self._decoder: codecs.IncrementalDecoder | None = None
         self._failure: ReadError | None = None
@@ -55,13 +58,19 @@ class _Utf8:
             if self._failure is not None:
                 raise self._failure
             if self._decoder is None:
-                return self._stream.read(size)
+                return self._more(size)
             piece = self._stream.read(max(_FEW, size // 2))
-            self._rest = self._decoder.decode(piece, not piece).encode()
+            self._rest = self._decoder.decode(piece, not piece).replace("\0", "").encode()
             if not piece:
                 break
         data, self._rest = (self._rest or b"")[:size], (self._rest or b"")[size:]
         return data
+
+    def _more(self, size: int) -> bytes:
+        """The next bytes, empty only at the end."""
+        while (piece := self._stream.read(size)) and not (text := piece.replace(b"\0", b"")):
+            pass
+        return text if piece else b""
 
     def _begin(self, size: int) -> None:
         head = b""
@@ -70,13 +79,14 @@ class _Utf8:
                 head += piece
         except ReadError as error:  # raised after what was read before it
             self._failure = error
-        encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
+        encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), self._encoding)
         if encoding is not None:
             self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-            self._rest = self._decoder.decode(head).encode()
+            self._rest = self._decoder.decode(head).removeprefix("\ufeff").replace("\0", "").encode()
             return
-        self._rest = head.removeprefix(codecs.BOM_UTF8)
-        refuse_binary(self._rest[:_HEAD])
+        head = head.removeprefix(codecs.BOM_UTF8)
+        refuse_binary(head[:_HEAD])
+        self._rest = head.replace(b"\0", b"")
 
 
 def refuse_binary(head: bytes) -> None:
@@ -95,7 +105,7 @@ def refuse_binary(head: bytes) -> None:
         raise WrongFormat(
             "this is binary data, or UTF-16 without a byte order mark: a url list is UTF-8 text or Parquet"
         )
-    if (zeros > 1 and zeros > len(head) // 100) or _count(head, _CONTROLS) > max(8, len(head) // 20):
+    if _count(head, _CONTROLS) - zeros > max(8, len(head) // 20):
         raise WrongFormat("this is binary data, not text: a url list is text or Parquet")
 
 
@@ -103,7 +113,9 @@ def _count(data: bytes, among: bytes) -> int:
     return len(data) - len(data.translate(None, among))
 
 
-def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iterator[bytes]:
+def blocks(
+    stream: BinaryIO, size: int = BLOCK, held: int | None = None, encoding: str | None = None
+) -> Iterator[bytes]:
     """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
 
     With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
@@ -111,7 +123,7 @@ def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iter
     A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes first.
     Raises WrongFormat if this is not text.
     """
-    text, block, given, last = _Utf8(stream), bytearray(), 0, b"\n"
+    text, block, given, last = _Utf8(stream, encoding), bytearray(), 0, b"\n"
     failure: ReadError | None = None
     while failure is None:
         try:
@@ -157,20 +169,27 @@ def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
         yield rest
 
 
-def to_text(
-    array: pa.Array, errors: str = "replace", on_invalid: Callable[[int], object] = lambda row: None
-) -> pa.Array:
-    """A binary or string array as valid strings. `errors` is that of `bytes.decode`; `on_invalid` is called with the
-    first row that is not UTF-8."""
+def without_comments(pieces: Iterator[bytes], sign: str | None) -> Iterator[bytes]:
+    """The same lines but for those that begin with `sign`."""
+    if sign is None:
+        return pieces
+    comments = re.compile(rb"^[ \t]*" + re.escape(sign.encode()) + rb"[^\n]*\n", re.MULTILINE)
+    return (comments.sub(b"", piece) for piece in pieces)
+
+
+def to_text(array: pa.Array, errors: str = "replace", invalid: list[int] | None = None) -> pa.Array:
+    """A binary or string array as valid strings. `errors` is that of `bytes.decode`; the first row that is not UTF-8
+    is added to `invalid`."""
     binary = array.cast(pa.binary())
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:
         values = binary.to_pylist()
-        on_invalid(
-            next(row for row, v in enumerate(values) if v is not None and v.decode("utf-8", "ignore").encode() != v)
+    if invalid is not None:
+        invalid.append(
+            next(n for n, v in enumerate(values) if v is not None and v.decode("utf-8", "ignore").encode() != v)
         )
-        return pa.array([None if v is None else v.decode("utf-8", errors) for v in values], pa.string())
+    return pa.array([None if v is None else v.decode("utf-8", errors) for v in values], pa.string())
 
 
 def require(wanted: Sequence[str], existing: Sequence[str]) -> None:
@@ -181,6 +200,21 @@ def require(wanted: Sequence[str], existing: Sequence[str]) -> None:
     twice = [name for name in wanted if existing.count(name) > 1]
     if twice:
         raise InputError(f"the url list has several columns called {twice[0]!r}")
+
+
+def is_text_or_binary(type: pa.DataType) -> bool:
+    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+    return type in kinds
+
+
+def names_to_read(columns: Columns, existing: Sequence[str], schema: pa.Schema | None) -> list[str]:
+    """The wanted columns of a file with the columns `existing`; a later one, with a `schema`, needs only that of URLs.
+
+    Raises MissingColumns, InputError as `require` does.
+    """
+    names = [name for name in columns.names if schema is None or name == columns.url or name in existing]
+    require(names, existing)
+    return names
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Comma-separated lists with a header."""
+"""Comma-separated lists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from any2ds.readers.formats._separated import Separated
 
 
 class Csv(Separated):
-    delimiter = ","
+    separator = ","
+    is_quoted = True
 
 
 PART = Csv

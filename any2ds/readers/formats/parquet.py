@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, one_line, require, sliced
+from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, names_to_read, one_line, sliced
 
 # Rows that are decoded at once. The file's own figures do not tell how large these are: all may refer to one value of
 # 60 KB in a dictionary. A column that is compressed beyond all measure may have larger values.
@@ -35,17 +35,19 @@ class Parquet:
     rows: int | None = None  # of the file, once it is open
     names: Sequence[str] = ()  # of its columns
 
-    def row_groups(self, stream: BinaryIO, columns: Columns) -> RowGroups:
-        return RowGroups(stream, columns)
+    def __init__(self, form: Form = AS_USUAL) -> None:
+        pass  # Parquet says all of it itself
+
+    def row_groups(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> RowGroups:
+        return RowGroups(stream, columns, schema)
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         used = 0
         try:
             with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
                 self.rows = file.metadata.num_rows
-                names = list(columns.names)
                 self.names = file.schema_arrow.names
-                require(names, self.names)
+                names = names_to_read(columns, self.names, schema)
                 rows = _decoded_rows(file.metadata, names)
                 bombs = _bombs(file.metadata, names)
                 groups = range(min(bombs, default=file.metadata.num_row_groups))
@@ -63,14 +65,13 @@ class Parquet:
 class RowGroups:
     """A file whose row groups are read one by one, several of them in turns."""
 
-    def __init__(self, stream: BinaryIO, columns: Columns) -> None:
+    def __init__(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> None:
         """Raises MissingColumns, ReadError."""
-        self._names = list(columns.names)
         try:
             self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_GROUP_BUFFER)
         except (pa.ArrowException, OSError) as error:
             raise ReadError("row 0", one_line(error)) from error
-        require(self._names, self._file.schema_arrow.names)
+        self._names = names_to_read(columns, self._file.schema_arrow.names, schema)
         self._rows = _decoded_rows(self._file.metadata, self._names)
 
     @property

@@ -1,4 +1,4 @@
-"""Tab-separated lists with a header."""
+"""Tab-separated lists: most of those that are published have no quoted values, and some have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from any2ds.readers.formats._separated import Separated
 
 
 class Tsv(Separated):
-    delimiter = "\t"
+    separator = "\t"
+    is_quoted = None
 
 
 PART = Tsv

@@ -8,18 +8,23 @@ from typing import BinaryIO, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, require, sliced, to_text, whole_lines
+from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.formats._text import (
+    NO_UTF8_IN_URL,
+    blocks,
+    names_to_read,
+    sliced,
+    to_text,
+    whole_lines,
+    without_comments,
+)
 
 LONGEST_LINE = 2**16  # bytes
 
 
-_ENCLOSED = r"""^(?:"(.*)"|'(.*)'|<(.*)>)$"""
-
-
 class Txt:
-    """Lines end with LF, CR or both; blank ones are skipped. Blanks, quotes and angle brackets around a URL are
-    stripped, and bytes that are not UTF-8 become percent-escapes.
+    """Lines end with LF, CR or both; blank ones are skipped. Blanks around a URL are stripped, and bytes that are not
+    UTF-8 become percent-escapes.
 
     Of a line of more than 64 KiB the beginning is kept, with dots that make it longer than any URL may be. So it fails
     as a bad URL, and the metadata shows which.
@@ -27,18 +32,19 @@ class Txt:
 
     seekable: ClassVar[bool] = False
 
+    def __init__(self, form: Form = AS_USUAL) -> None:
+        self._form = form
+
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        require(columns.names, [columns.url])
-        pieces = (piece.replace(b"\r", b"\n") for piece in blocks(stream, held=0))
-        for lines in whole_lines(pieces, LONGEST_LINE):
+        names_to_read(columns, [columns.url], schema)
+        pieces = (piece.replace(b"\r", b"\n") for piece in blocks(stream, held=0, encoding=self._form.encoding))
+        for lines in without_comments(whole_lines(pieces, LONGEST_LINE), self._form.comment):
             urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
             too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)
             urls = pc.utf8_trim_whitespace(urls)
             if pc.any(too_long).as_py():
                 beginnings = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(urls, 0, LONGEST_LINE))
                 urls = pc.if_else(too_long, pc.utf8_rpad(beginnings, LONGEST_LINE + 1, "…"), urls)
-            if pc.any(pc.match_substring_regex(urls, _ENCLOSED)).as_py():
-                urls = pc.utf8_trim_whitespace(pc.replace_substring_regex(urls, _ENCLOSED, r"\1\2\3"))
             urls = urls.filter(pc.greater(pc.binary_length(urls), 0))
             yield from sliced(pa.record_batch([urls], names=[columns.url]))
 

@@ -2,20 +2,26 @@
 
 `mkdtemp` makes them, so that in /tmp no other user can prepare one or write in it. Their names have the tag of a run:
 who has the locks of that run removes what its killed processes have left.
+
+Where a name can be predicted, another user may have made a folder or a link of that name before us, in order to replace
+what we put into it: it is used only if it is private.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from any2ds.core.layout import STATE_FOLDER
-from any2ds.storage.disk.private import is_private
 
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TRIES = 100  # at a folder whose parent others may be removing at the same time
 
 
@@ -63,3 +69,21 @@ def _remove_if_empty(root: Path) -> None:
         if root.parent.name == STATE_FOLDER:
             root.rmdir()
             root.parent.rmdir()
+
+
+def named_for_user(folder: Path, name: str) -> Path:
+    """The path of a private folder of this user, `name` and the user's number, in `folder`."""
+    user = os.geteuid() if sys.platform != "win32" else "all"
+    return folder / f"{name}-{user}"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether this is a folder of this user, no link to one, in which no other user may write."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    if sys.platform == "win32":  # the temporary folder there is the user's own
+        return stat.S_ISDIR(found.st_mode)
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_ours and not found.st_mode & _WRITABLE_BY_OTHERS

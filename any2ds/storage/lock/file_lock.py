@@ -12,9 +12,12 @@ import weakref
 from functools import cache
 from pathlib import Path
 
+if sys.platform != "win32":
+    import fcntl
+
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, getattr(errno, "ENOTSUP", errno.EOPNOTSUPP), errno.EINVAL}
 _PAUSE = 0.02  # seconds between two tries
-_FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+_FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
 
 
 class NoLocks(Exception):
@@ -35,6 +38,8 @@ class FileLock:
         Raises NoLocks where there are none, FileNotFoundError if its folder is not there, and other OSErrors if the
         file cannot be opened.
         """
+        if sys.platform == "win32":
+            raise NoLocks("Windows: a lock there also keeps others from reading and removing the file")
         until = time.monotonic() + wait
         while True:
             fd = os.open(path, _FLAGS, 0o666)
@@ -66,15 +71,11 @@ class FileLock:
         """Unlock the file, and `remove` it unless it is shared with others."""
         if self._fd < 0:
             return
-        if remove and sys.platform != "win32":
-            with contextlib.suppress(OSError, NoLocks):
-                # While it is locked alone, so that no other process's file is removed.
-                if (not self._shared or _lock(self._fd, shared=False)) and _is_at(self._fd, self.path):
-                    self.path.unlink()
-        self._forget()
-        if remove and sys.platform == "win32":
-            with contextlib.suppress(OSError):  # another has it open already, and removes it in the end
+        with contextlib.suppress(OSError, NoLocks):
+            # While it is locked alone, so that no other process's file is removed.
+            if remove and (not self._shared or _lock(self._fd, shared=False)) and _is_at(self._fd, self.path):
                 self.path.unlink()
+        self._forget()
 
     def _forget(self) -> None:
         with contextlib.suppress(OSError):
@@ -92,46 +93,23 @@ def kernel() -> str:
 
 def _is_at(fd: int, path: Path) -> bool:
     """Whether the open file is still the one that is called `path`."""
-    if sys.platform == "win32":
-        return True  # what is open cannot be removed there
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
 
 
-if sys.platform == "win32":
-    import msvcrt
-    import random
-
-    _FAR, _MOST = 1 << 30, 1 << 12  # bytes that are locked lie beyond the content, which others are to read
-
-    def _lock(fd: int, shared: bool) -> bool:
-        """All of the bytes for one process alone, any one of them for each that shares them."""
-        first, count = (random.randrange(_MOST), 1) if shared else (0, _MOST)
-        os.lseek(fd, _FAR + first, os.SEEK_SET)
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, count)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
-                return False
-            raise
-        return True
-
-else:
-    import fcntl
-
-    def _lock(fd: int, shared: bool) -> bool:
-        # Not lockf: those locks are lost as soon as anything in the process closes the same file.
-        try:
-            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno in _UNSUPPORTED:
-                raise NoLocks(str(error)) from error
-            raise
-        return True
+def _lock(fd: int, shared: bool) -> bool:
+    # Not lockf: those locks are lost as soon as anything in the process closes the same file.
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise NoLocks(str(error)) from error
+        raise
+    return True
 
 
 def process_ids(path: Path) -> list[int]:

@@ -74,7 +74,6 @@ class Lease:
         self.lock = RunLock((LockRef(name, self._holder.run),))
         self.is_over = False  # and the file may go
         self._version = ""  # of the file, where it has versions
-        self._is_guarded = False  # the file, from being written over unseen
         self._stopping = threading.Event()
         self._acquired: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="any2ds-lock", daemon=True)
@@ -121,9 +120,8 @@ class Lease:
                 has_watched = True
         if before is not None and not has_watched:
             log.info("taking over from a run that is dead: %s", before)
-        self._is_guarded = output.has_versions and self._refuses_other_version()
-        output.heeds_conditions |= self._is_guarded
-        if not (self._is_guarded or (output.is_local and self._file_lock is not None and not has_watched)):
+        output.has_conditions = output.has_conditions and self._refuses_other_version()
+        if not (output.has_conditions or (output.is_local and self._file_lock is not None and not has_watched)):
             self._settle()
 
     def _write(self, version: str) -> str:
@@ -178,7 +176,7 @@ class Lease:
     def _renew(self) -> None:
         """Show that the holder lives. Raises LockLost, and whatever the file system raises."""
         (lock,) = self.lock.locks
-        if not self._is_guarded:
+        if not self._output.has_conditions:  # it may have been written over unseen
             check_holder(self._output, lock)
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         try:

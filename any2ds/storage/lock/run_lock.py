@@ -25,9 +25,8 @@ from pathlib import Path
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
-from any2ds.storage.disk.private import is_private, named_for_user
 from any2ds.storage.disk.regular import refuse_link
-from any2ds.storage.disk.staging import sweep
+from any2ds.storage.disk.staging import is_private, named_for_user, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks, process_ids
 from any2ds.storage.lock.lease import Intervals, Lease, RunLock, in_use, remove_lock_file, watch
@@ -99,7 +98,7 @@ def locked(
         try:
             yield lock
         finally:
-            _clean_up(output, name, is_alone)
+            _clean_up(output, name)
 
 
 @contextmanager
@@ -136,7 +135,7 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
         yield
         return
     lock_file = output.lock_file = locks[0].file
-    if persist(f"looking at {lock_file}", lambda: Holder.of(output, lock_file)) is None:
+    if output.is_local and Holder.of(output, lock_file) is None:  # nothing is made in another folder of that name
         raise LockLost(
             f"{socket.gethostname()} does not see the {lock_file} of the run in {output.url!r}. On a cluster each"
             " machine has to see the same output folder, by the same name: use a shared folder, or an object store. If"
@@ -153,17 +152,6 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
         # A new run sees that we are at work, or we see the new run.
         persist(f"looking at {lock_file}", output.guard)
         yield
-
-
-def is_at_work(output: OutputFolder) -> bool:
-    """Whether a process of this machine is at work in a local folder."""
-    for name in output.state_files():
-        if name.startswith((layout.LOCK_FILE, layout.WORKERS_FILE)):
-            with contextlib.suppress(OSError, NoLocks):
-                if (file_lock := FileLock.acquire(Path(output.path, name), shared=True)) is None:
-                    return True
-                file_lock.release(remove=False)
-    return False
 
 
 def _lock_files(names: Iterable[str]) -> set[str]:
@@ -210,16 +198,12 @@ def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals
         file_lock.release()
 
 
-def _clean_up(output: OutputFolder, lock_file: str, is_alone: bool) -> None:
+def _clean_up(output: OutputFolder, lock_file: str) -> None:
     """Remove what workers of this run have left that were killed."""
     with contextlib.suppress(OSError, NoLocks):
         if (file_lock := _acquire(output, layout.workers_of(lock_file))) is not None:
             _sweep(output, lock_file)
             file_lock.release()
-    if is_alone and output.is_local:
-        with contextlib.suppress(OSError, LockLost):
-            output.remove_tree(layout.OVERTIME_FOLDER)
-        output.remove_folder_if_empty(layout.WORK_FOLDER)
 
 
 def _sweep(output: OutputFolder, lock_file: str) -> None:
@@ -272,21 +256,23 @@ def _folder_of_locks() -> Path:
 
 @contextmanager
 def _state_folder(output: OutputFolder) -> Iterator[None]:
-    """The folder for the state is there; what was made for it is removed at the end if it is empty."""
-    path, missing = Path(output.path), list[Path]()
-    while output.is_local and not path.exists():
-        missing.append(path)
-        path = path.parent
+    """The folder for the state is there; on this machine, what was made for it is removed at the end if it is empty."""
+    path, made = Path(output.path), list[Path]()
+    if output.is_local:
+        made = [path / layout.STATE_FOLDER]
+        while not path.exists():
+            made.append(path)
+            path = path.parent
     try:
         output.create_folder(layout.STATE_FOLDER)
         yield
     finally:
-        for name in (layout.TEMPORARY_FOLDER, layout.STATE_FOLDER):
-            output.remove_folder_if_empty(name)
-        with contextlib.suppress(OSError):  # something lies in one of them
-            if not output.is_local and is_private(_folder_of_locks()):
-                missing.append(_folder_of_locks())
-            for folder in missing:
+        if output.is_local:
+            output.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
+        elif is_private(_folder_of_locks()):
+            made = [_folder_of_locks()]
+        for folder in made:
+            with contextlib.suppress(OSError):  # something lies in it
                 folder.rmdir()
 
 

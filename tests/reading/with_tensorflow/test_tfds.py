@@ -157,12 +157,12 @@ def test_numbers_that_outgrew_their_digits_are_explained(dataset: Made) -> None:
 def test_a_dataset_of_failures_is_opened(listed: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     gone = [listed().rows["url"][7].as_py()] * 3
-    download(gone, output_folder="dataset", output_format="tfrecord", distributor="inline", quiet=True, robots="ignore")
+    download(gone, output_folder="dataset", output_format="tfrecord", quiet=True, robots="ignore")
     assert opened().info.splits["train"].num_examples == 0
 
 
 def test_what_was_written_to_a_store_is_read_once_it_is_copied(listed: Made, tmp_path: Path) -> None:
-    options = {"output_format": "tfrecord", "number_sample_per_shard": SHARD, "distributor": "inline", "quiet": True}
+    options = {"output_format": "tfrecord", "number_sample_per_shard": SHARD, "quiet": True}
     download(url_list=listed().rows, output_folder="memory://bucket/my-birds", robots="ignore", **options)
     fsspec.filesystem("memory").get("/bucket/my-birds/", f"{tmp_path}/copy/", recursive=True)
     builder = opened(str(tmp_path / "copy"))
@@ -178,7 +178,7 @@ def test_files_that_are_no_images_are_passed_over(tmp_path: Path, monkeypatch: p
     (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing of the kind")
     with serve(tmp_path) as server:
         urls = [server.url("bad.png"), server.url("good.png")]
-        download(urls, output_folder="dataset", output_format="tfrecord", distributor="inline", quiet=True)
+        download(urls, output_folder="dataset", output_format="tfrecord", quiet=True)
     samples = opened().as_dataset(split="train").ignore_errors()
     assert [sample["data"].shape for sample in samples] == [(4, 5, 3)]
 

@@ -55,7 +55,7 @@ def made(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Path
     """A dataset of one shard."""
     rows = pa.table({"url": [server.url(name) for name in NAMES], **COLUMNS})
     out = tmp_path / "dataset"
-    how = {"output_format": "tfrecord", "distributor": "inline", "quiet": True, "robots": "ignore"}
+    how = {"output_format": "tfrecord", "quiet": True, "robots": "ignore"}
     how |= {"save_additional_columns": ",".join(COLUMNS), "tfrecord_compression": request.param}
     assert download(rows, output_folder=out, **how).successes == len(NAMES)
     return out

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from any2ds.core.processes.resources import cores
@@ -21,7 +21,7 @@ from tests.support import crash
 from tests.support.crash.check import FORMATS
 from tests.support.crash.places import may_mount
 from tests.support.crash.plan import Told
-from tests.support.crash.story import Seen, play
+from tests.support.crash.story import Seen, play_or_exit
 
 _FORMATS = ("webdataset", "parquet", "files")  # those that are made differently; records are files like tars
 _PLACES = {"folder": 10, "disk": 40, "s3": 6}  # and the shards of the first list: one takes S3 some 50 requests
@@ -110,7 +110,9 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
     workers = min(len(stories), parallel or -(-3 * cores() // 2))
     with ProcessPoolExecutor(workers, context) as pool:
         try:
-            tasks = [pool.submit(play, reported, scratch / reported.name.replace(" ", "-")) for reported in stories]
+            tasks = [
+                pool.submit(play_or_exit, reported, scratch / reported.name.replace(" ", "-")) for reported in stories
+            ]
             for task in as_completed(tasks):
                 one = task.result()
                 seen.append(one)
@@ -119,8 +121,8 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
                     for problem in one.problems:
                         _say(f"  {problem}")
                 _say(f"{len(seen)} of {len(stories)} stories, {_kills(seen).total()} kills survived")
-        except KeyboardInterrupt:  # which ends the stories that are being played, too
-            pool.shutdown(cancel_futures=True)
+        except (KeyboardInterrupt, BrokenExecutor):
+            _say("interrupted")
     return sorted(seen, key=lambda one: (one.reported.on, one.reported.output_format, one.reported.seed))
 
 
@@ -130,6 +132,8 @@ def _kills(seen: Iterable[Seen]) -> Counter[tuple[str, str]]:
 
 def _sum_up(seen: Sequence[Seen], seconds: float) -> None:
     kills = _kills(seen)
+    if not seen:
+        return
     commands = sum((one.commands for one in seen), Counter[str]())
     _say("")
     for column, heading in enumerate(("kind", "moment")):

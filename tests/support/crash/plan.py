@@ -201,7 +201,7 @@ class Plan:
             "output_folder": self._place.url,
             "output_format": self._reported.output_format,
             "number_sample_per_shard": ROWS_PER_SHARD,
-            "processes_count": 1 if self._reported.in_pairs else 2,
+            "processes_count": 1 + self._reported.seed % 2,
             "disable_all_reencoding": True,  # what is served only begins as pictures do
             "timeout": 120,  # nothing is slow here but the machine, which may be busy, and processes that are frozen
         }

@@ -90,6 +90,7 @@ class Bucket:
         self._app, self._client, self._name = app, client, name
         self._copies = scratch / "copies"
         self._number = 0
+        self._contents: dict[tuple[str, str], bytes] = {}  # of objects, by name and ETag
         self.environment: Mapping[str, str] = {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
 
     def look(self) -> Look:
@@ -104,8 +105,13 @@ class Bucket:
             for entry in page.get("Contents", ()):
                 path = copy / str(entry["Key"]).partition("/")[2]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(self._client.get_object(Bucket=self._name, Key=entry["Key"])["Body"].read())
+                path.write_bytes(self._content(entry["Key"], entry["ETag"]))
         return copy
+
+    def _content(self, key: str, version: str) -> bytes:
+        if (key, version) not in self._contents:
+            self._contents[key, version] = self._client.get_object(Bucket=self._name, Key=key)["Body"].read()
+        return self._contents[key, version]
 
     def change(self, name: str, content: bytes | None) -> None:
         place = {"Bucket": self._name, "Key": f"{_FOLDER}/{name}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -13,7 +14,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from os import environ, pathsep
 from pathlib import Path
 
 from any2ds.core.layout import (
@@ -112,6 +112,14 @@ def play(reported: Told, scratch: Path) -> Seen:
     return seen
 
 
+def play_or_exit(reported: Told, scratch: Path) -> Seen:
+    """`play` in a process of its own, which ends after Ctrl-C instead of playing another story."""
+    try:
+        return play(reported, scratch)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
 class _GaveUp(Exception):
     """It makes no sense to go on; says why."""
 
@@ -131,7 +139,7 @@ class _Story:
         (scratch / "absent").mkdir()
         (scratch / "absent" / "pandas.py").write_text("raise ImportError\n")
         # The run starts in another folder, and its transform is in this package.
-        self._path = pathsep.join(filter(None, [str(scratch / "absent"), str(_ROOT), environ.get("PYTHONPATH")]))
+        self._path = os.pathsep.join(filter(None, [str(scratch / "absent"), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
     def play(self) -> None:
         if self._reported.in_pairs:
@@ -304,7 +312,7 @@ class _Story:
         temporary = self._scratch / f"tmp-{name}" if is_far else self._temporary
         temporary.mkdir(exist_ok=True)
         own = {"TMPDIR": str(temporary), "PYTHONPATH": self._path, processes.MARK: mark, "AWS_SDK_UA_APP_ID": name}
-        environment = {**environ, **own, **self._place.environment}
+        environment = {**os.environ, **own, **self._place.environment}
         with self._said(name).open("wb") as said:
             return subprocess.Popen(command, cwd=self._scratch, env=environment, stdout=said, stderr=said)
 

@@ -1,0 +1,224 @@
+"""Keeps `max_per_host` and delays for all processes of this user on this machine together: the kernel counts.
+
+A transfer to a host is a byte of one file, which its process locks for as long as the transfer lasts. So a process that
+alone has rows of a host gets all of its slots, and the slots of a process that ends, however it ends, are free at once.
+The file has no content but for hosts that want time between two requests: when the next one may start.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+from any2ds.core.errors import error_text
+from any2ds.storage.disk.staging import is_private, named_for_user
+
+log = logging.getLogger(__name__)
+
+MOST_SLOTS = 1 << 15  # of a host; a limit from here on is none
+POLL = 0.03  # seconds between two tries at a slot while other processes have all of them
+_TENURE = 1.0  # seconds for which a process uses a slot again and again while others wait for one
+_REST = 2 * POLL  # seconds for which it leaves the slot alone then: a waiting process looks in the meantime
+_BYTES_PER_HOST = 1 << 16  # slots, then these two
+_WAITING, _CLOCK = _BYTES_PER_HOST - 2, _BYTES_PER_HOST - 1
+_REMEMBERED = 4096  # slots of which it is known since when they are used
+_STARTS = 1 << 16  # places in the file for the next start at a host, which hosts may have to share
+_NEXT_START = struct.Struct("<Qd")  # hash of the host's name, time.monotonic()
+_NO_SLOT = -1
+_FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _HOSTS = 1 << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
+
+    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
+        """Whether the byte is locked for this process now. There are no shared locks."""
+        os.lseek(fd, byte, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def _unlock(fd: int, byte: int) -> None:
+        os.lseek(fd, byte, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
+    def _read(fd: int, size: int, offset: int) -> bytes:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+    def _write(fd: int, content: bytes, offset: int) -> None:
+        os.lseek(fd, offset, os.SEEK_SET)
+        os.write(fd, content)
+
+else:
+    import fcntl
+
+    _HOSTS = 1 << 32
+
+    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
+        """Whether the byte is locked for this process now."""
+        try:
+            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, byte)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def _unlock(fd: int, byte: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+
+    _read, _write = os.pread, os.pwrite
+
+
+class HostSlots:
+    """Locks of one file. There has to be one object for a file in a process: POSIX gives locks to processes, not to
+    those who asked, and takes all of them back when anybody closes the file. May be used by several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._file: int | None = None
+        self._is_opened = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Hold nothing: a forked process inherits no locks."""
+        self._held: set[int] = set()
+        self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
+        self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between
+        self._resting: dict[int, float] = {}  # slot -> until when it is left to others
+
+    def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
+        """A slot for a transfer to `host`, which allows `limit` at a time and wants `delay` seconds between two starts;
+        or None, and the seconds until it is worth another try. Never waits."""
+        with self._guard:
+            file = self._opened()
+            if file is None:
+                return _NO_SLOT, 0.0
+            number = zlib.crc32(host.encode("utf-8", "replace"))
+            first = number % _HOSTS * _BYTES_PER_HOST
+            if not delay:
+                return self._acquire_slot(file, first, limit)
+            if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
+                return None, POLL
+            try:
+                place = number % _STARTS * _NEXT_START.size
+                wait = self._seconds_left(file, place, number, delay)
+                if wait > 0:
+                    return None, wait
+                slot, wait = self._acquire_slot(file, first, limit)
+                if slot is not None:
+                    _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
+                return slot, wait
+            finally:
+                self._release_byte(file, first + _CLOCK)
+
+    def release(self, slot: int) -> None:
+        """The transfer has ended."""
+        with self._guard:
+            if self._file is None or slot not in self._held:  # none was needed, or this is a forked process
+                return
+            self._release_byte(self._file, slot)
+            now = time.monotonic()
+            if now - self._used_since.get(slot, now) > _TENURE:
+                del self._used_since[slot]
+                if self._others_wait(self._file, slot - slot % _BYTES_PER_HOST + _WAITING):
+                    self._resting[slot] = now + _REST
+
+    def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:
+        if limit >= MOST_SLOTS:
+            return _NO_SLOT, 0.0
+        now = time.monotonic()
+        waiting = first + _WAITING
+        for slot in range(first, first + limit):
+            if self._resting.get(slot, 0.0) > now:
+                continue
+            if self._acquire_byte(file, slot):
+                self._resting.pop(slot, None)
+                if len(self._used_since) >= _REMEMBERED:
+                    self._used_since.clear()
+                self._used_since.setdefault(slot, now)
+                if waiting in self._waiting:
+                    self._waiting.discard(waiting)
+                    _unlock(file, waiting)
+                return slot, 0.0
+            if slot not in self._held:
+                self._used_since.pop(slot, None)  # another process has it
+        if waiting not in self._waiting and _lock(file, waiting, shared=True):
+            self._waiting.add(waiting)
+        return None, POLL
+
+    def _others_wait(self, file: int, waiting: int) -> bool:
+        """Whether other processes wait for a slot. On Windows, which has no shared locks, that is assumed."""
+        if sys.platform == "win32":
+            return True
+        if not _lock(file, waiting):
+            return True
+        if waiting in self._waiting:
+            _lock(file, waiting, shared=True)
+        else:
+            _unlock(file, waiting)
+        return False
+
+    def _seconds_left(self, file: int, place: int, number: int, delay: float) -> float:
+        """Until the next start. What another host has written there, or another boot of the machine, says nothing."""
+        content = _read(file, _NEXT_START.size, place)
+        if len(content) < _NEXT_START.size:
+            return 0.0
+        written_by, next_start = _NEXT_START.unpack(content)
+        return min(delay, next_start - time.monotonic()) if written_by == number else 0.0
+
+    def _acquire_byte(self, file: int, byte: int) -> bool:
+        if byte in self._held or not _lock(file, byte):
+            return False
+        self._held.add(byte)
+        return True
+
+    def _release_byte(self, file: int, byte: int) -> None:
+        self._held.discard(byte)
+        _unlock(file, byte)
+
+    def _opened(self) -> int | None:
+        """The file, or None where there can be no locks."""
+        if not self._is_opened:
+            self._is_opened = True
+            try:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                if not is_private(self._path.parent):
+                    raise PermissionError(f"{self._path.parent} belongs to somebody else")
+                file = os.open(self._path, _FLAGS, 0o600)
+                if _lock(file, 0):
+                    _unlock(file, 0)
+                self._file = file
+            except OSError as error:
+                log.warning(
+                    "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
+                    self._path.parent,
+                    error_text(error),
+                )
+        return self._file
+
+
+def _path() -> Path:
+    return named_for_user(Path(tempfile.gettempdir()), "any2ds-hosts") / "slots"
+
+
+HOST_SLOTS = HostSlots(_path())
+"""The slots of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HOST_SLOTS._forget)

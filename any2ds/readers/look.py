@@ -1,0 +1,138 @@
+"""A look at the files of a list before the start: those that are no lists are refused in words, all at once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.core.compression import kind_of
+from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
+from any2ds.readers.bad_rows import excerpt
+from any2ds.readers.contract import Columns
+from any2ds.readers.formats._text import one_line
+from any2ds.readers.inputs import Extent, File
+
+_MOST_FILES = 10_000  # that are looked at; of more, files at equal distances
+_MOST_NAMED = 10
+_HEAD = 1 << 16  # bytes
+_AT_ONCE = 16  # files
+_POINTER = b"version https://git-lfs"
+_PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a file cannot be read."""
+
+    file: File
+    reason: str
+    is_told_by_reading: bool = False  # in other words, with the column that would do
+
+
+def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
+    """Raises InputError that names all of `files` that are no lists, or lack the column of the URLs, or whose columns
+    have types that do not go with those of the first file."""
+    looked_at = files[:: -(-len(files) // _MOST_FILES) or 1]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
+        schemas = list(pool.map(partial(_looked_at, columns=columns), looked_at))
+    faults = [found for found in schemas if isinstance(found, _Fault)]
+    first = schemas[0] if schemas else None
+    if isinstance(first, pa.Schema):
+        faults += [
+            _Fault(file, reason)
+            for file, schema in zip(looked_at, schemas, strict=True)
+            if isinstance(schema, pa.Schema) and (reason := _other_types(first, schema, columns))
+        ]
+    if not faults or (faults[0].file is files[0] and len(faults) == 1 and faults[0].is_told_by_reading):
+        return
+    if len(files) == 1:
+        raise InputError(f"{files[0].description}: {faults[0].reason}")
+    shown = "".join(f"\n  {redacted(fault.file.name)}: {fault.reason}" for fault in faults[:_MOST_NAMED])
+    more = f"\n  and {len(faults) - _MOST_NAMED:,} more" * (len(faults) > _MOST_NAMED)
+    raise InputError(
+        f"{len(faults):,} of {len(looked_at):,} lists cannot be read; mend them, or leave them out:{shown}{more}"
+    )
+
+
+def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
+    """The fault of a file, or its schema if it is Parquet."""
+    if file.file is None or file.part is not None:
+        return None
+    try:
+        head = file.file.ranges([0], [_HEAD])[0] if file.file.has_ranges else b""
+    except Exception:  # of any file system: what cannot be looked at is told when it is read
+        return None
+    start = head[:512].lstrip().lower()
+    if head.startswith(_POINTER):
+        return _Fault(file, "this is a Git-LFS pointer, not the file itself: `git lfs pull` brings that")
+    if start.startswith(_PAGES):
+        return _Fault(file, f"this is a web page or the error of a server, not a list: {excerpt(head[:200], 60)!r}")
+    if file.compression is not None:
+        is_compressed = file.is_compression_given or file.compression == "br" or kind_of(head) is not None
+        return None if is_compressed or not head else _Fault(file, f"it is not compressed as {file.compression}")
+    return _of_parquet(file, head, columns) if file.format == "parquet" else _of_text(file, head, columns)
+
+
+def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema | None:
+    assert file.file is not None
+    if not file.file.has_ranges:
+        return None
+    if not head.startswith(b"PAR1"):
+        what = f"it begins with {excerpt(head[:200], 60)!r}" if head else "it is empty"
+        return _Fault(file, f"this is not Parquet: {what}")
+    try:
+        with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            schema = parquet.schema_arrow
+    except Exception as error:
+        if isinstance(error, (pa.ArrowException, EOFError)) or (isinstance(error, OSError) and error.errno is None):
+            return _Fault(file, f"this Parquet file is cut off or damaged: {one_line(error)}")
+        return None  # an error of a file system, which is told when the file is read
+    if columns.url not in schema.names:
+        return _no_column(file, columns.url, schema.names)
+    return schema
+
+
+def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
+    own = replace(file, extent=Extent())
+    with ExitStack() as opened:
+        try:
+            reader = own.reader()
+            batches = reader.batches(own.content(io.BytesIO(head), opened, reader.seekable), Columns(columns.url), None)
+            next(batches, None)
+        except MissingColumns as error:
+            return _no_column(file, columns.url, error.existing)
+        except WrongFormat as error:
+            hint = f": --input_format={error.format} reads it" if error.format else ""
+            return _Fault(file, f"{error.reason}{hint}", True)
+        except (InputError, ReadError):  # which may be because this is the beginning only
+            pass
+    return None
+
+
+def _no_column(file: File, name: str, existing: Sequence[str]) -> _Fault:
+    return _Fault(file, f"no column {name!r}; columns that exist: {excerpt(', '.join(existing))}", True)
+
+
+def _other_types(first: pa.Schema, other: pa.Schema, columns: Columns) -> str:
+    """Which additional column is text here, and was none in the first file; empty if there is no such column."""
+    for name in columns.others:
+        if name in columns.types or name not in first.names or name not in other.names:
+            continue
+        own, before = other.field(name).type, first.field(name).type
+        if _is_text(own) and not _is_text(before):
+            return (
+                f"the column {name!r} is {own}, and {before} in the first list: --column_types={name}:string reads both"
+            )
+    return ""
+
+
+def _is_text(type: pa.DataType) -> bool:
+    kind = type.value_type if pa.types.is_dictionary(type) else type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -1,0 +1,87 @@
+"""Slots of hosts: processes that ask for them, and one that is killed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from any2ds.fetch.host_slots import HostSlots
+
+_OTHER = """
+import sys
+from pathlib import Path
+from any2ds.fetch.host_slots import HostSlots
+path, host, limit, delay, count = sys.argv[1:]
+slots = HostSlots(Path(path))
+print(sum(slots.acquire(host, int(limit), float(delay))[0] is not None for _ in range(int(count))), flush=True)
+sys.stdin.read()
+"""
+
+
+class Other:
+    """Another process, which takes what it gets of so many slots, and keeps that until it is killed."""
+
+    def __init__(self, path: Path, host: str, limit: int, delay: float = 0.0, count: int = 1) -> None:
+        arguments = [str(path), host, str(limit), str(delay), str(count)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, "-c", _OTHER, *arguments], text=True, **pipes)  # type: ignore[call-overload]
+        self.count = int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "slots-of-a-user" / "slots"
+
+
+def test_a_process_that_is_alone_gets_all_and_no_more(path: Path) -> None:
+    slots = HostSlots(path)
+    found = [slots.acquire("h.example", 3, 0.0)[0] for _ in range(4)]
+    assert len({slot for slot in found[:3] if slot is not None}) == 3
+    assert found[3] is None
+    assert slots.acquire("other.example", 3, 0.0)[0] is not None
+    slots.release(found[1] or 0)
+    assert slots.acquire("h.example", 3, 0.0)[0] == found[1]
+
+
+def test_what_another_process_has_is_taken_and_free_again_when_it_is_killed(path: Path) -> None:
+    slots = HostSlots(path)
+    other = Other(path, "h.example", 3, count=2)
+    assert other.count == 2
+    assert slots.acquire("h.example", 3, 0.0)[0] is not None
+    slot, wait = slots.acquire("h.example", 3, 0.0)
+    assert slot is None
+    assert wait > 0
+    other.kill()
+    assert None not in [slots.acquire("h.example", 3, 0.0)[0] for _ in range(2)]
+
+
+def test_a_start_is_as_far_from_that_of_another_process_as_the_host_wants(path: Path) -> None:
+    slots = HostSlots(path)
+    other = Other(path, "h.example", 1_000_000, delay=3600.0, count=2)
+    assert other.count == 1
+    slot, wait = slots.acquire("h.example", 1_000_000, 3600.0)
+    assert slot is None
+    assert 3000.0 < wait <= 3600.0
+    assert slots.acquire("other.example", 1_000_000, 3600.0)[0] is not None
+    other.kill()
+    assert slots.acquire("h.example", 1_000_000, 3600.0)[0] is None  # it has asked all the same
+
+
+def test_where_no_file_can_be_made_each_process_is_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "no-folder").touch()
+    slots = HostSlots(tmp_path / "no-folder" / "slots")
+    assert slots.acquire("h.example", 1, 0.0)[0] is not None
+    assert "each process by itself" in caplog.text
+
+
+def test_a_folder_that_others_may_write_in_is_not_used(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+    HostSlots(path).acquire("h.example", 1, 0.0)
+    assert "each process by itself" in caplog.text
+    assert not path.exists()

@@ -283,10 +283,10 @@ def run(given: Sequence[str]) -> int:
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
     is_debug = _option_of(given, options, "log_level") == "debug"
     if _option_of(given, options, "log_format") == "json":
-        from any2ds.run.reporters import _jsonlines
+        from any2ds.run.reporters import jsonl
 
         extra = {"traceback": trace} if is_debug and trace else {}
-        _jsonlines.write("error", exit_code=code, message=message, **extra)
+        jsonl.write("error", exit_code=code, message=message, **extra)
         return code
     if is_debug and trace:
         _print_error(trace)
@@ -587,10 +587,10 @@ def _log_to_terminal(is_json: bool) -> None:
 
 
 def _json_handler() -> logging.Handler:
-    from any2ds.run.reporters import _jsonlines
+    from any2ds.run.reporters import jsonl
 
-    _jsonlines.log_as_json()
-    return _jsonlines.JsonHandler()
+    jsonl.log_as_json()
+    return jsonl.JsonHandler()
 
 
 class _TextHandler(logging.Handler):

@@ -120,7 +120,7 @@ def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """At the end of a run in this process there is none: for a thousand of them that would take minutes. Tests of it
     have the fixture `with_report`."""
     if "with_report" not in request.fixturenames:
-        monkeypatch.setattr("any2ds.run.last_report.LastReport.__exit__", lambda *_: None)
+        monkeypatch.setattr("any2ds.run.last_report._write", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -293,12 +293,20 @@ def failure_code(code: str) -> FailureCode:
     return FailureCode(is_transient, f"the server answered {status}", _advice_on(status))
 
 
-def meaning_of(code: str) -> str:
-    """What an outcome means, a failure or none; "" for one that is not known here, such as those of other tools."""
+def known_outcome(code: str) -> FailureCode | None:
+    """What an outcome means, a failure or none; None for one that is not known here, such as those of other tools."""
+    if code in NO_FAILURES:
+        return FailureCode(False, NO_FAILURES[code], "")
     try:
-        return NO_FAILURES.get(code) or failure_code(code).meaning
+        return failure_code(code)
     except KeyError:
-        return ""
+        return None
+
+
+def meaning_of(code: str) -> str:
+    """What an outcome means; "" for one that is not known here."""
+    known = known_outcome(code)
+    return known.meaning if known is not None else ""
 
 
 def _advice_on(status: int) -> str:

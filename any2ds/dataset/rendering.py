@@ -27,7 +27,7 @@ from markupsafe import Markup, escape
 
 from any2ds.core import text
 from any2ds.core.errors import printable
-from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
+from any2ds.core.failures import known_outcome, meaning_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 500  # characters of a text in Markdown
@@ -117,10 +117,8 @@ def meaning(code: str) -> str:
 
 def advice(code: str) -> str:
     """What to do about an outcome, if anything."""
-    try:
-        return "" if code in NO_FAILURES else failure_code(code).advice
-    except KeyError:
-        return ""
+    known = known_outcome(code)
+    return known.advice if known is not None else ""
 
 
 def plain(value: object) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from any2ds.core import text
-from any2ds.core.metrics import Snapshot
 from any2ds.core.terminal.stderr import stderr_console
-from any2ds.run.reporters._contract import Reporter
+from any2ds.run.reporters._contract import Facts, Reporter
 
 
 class Steps:
@@ -46,6 +45,8 @@ class SampleProgress(Reporter):
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def on_progress(self, now: Snapshot) -> None:
-        done, left = sum(now.outcomes.values()), f", {text.time_left(now.eta)}" if now.eta else ""
-        self._steps.show(f"fetching the sample: {done:,} of {text.rows(now.total_rows or done)}{left}")
+    def report(self, event: str, facts: Facts) -> None:
+        if event == "progress":
+            left = f", {text.time_left(facts['eta'])}" if facts["eta"] else ""
+            of = text.rows(facts["total_rows"] or facts["rows"])
+            self._steps.show(f"fetching the sample: {facts['rows']:,} of {of}{left}")

@@ -68,7 +68,7 @@ from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
 from any2ds.run.overwrite import overwrite
-from any2ds.run.reporting import reporters
+from any2ds.run.reporting import Reporters
 from any2ds.run.segments import deciding_options
 from any2ds.run.session import (
     check_parts,
@@ -300,7 +300,7 @@ class RecipeBuild:
             plan = _Plan(output, own, self.config.run.is_on_this_machine)
             worker = self._worker(kind, lock)
             info = replace(run_info("download", output, self.config, self.given), finished=plan.finished)
-            watching = reporters(self.config.watch, info, self.config.run.quiet)
+            watching = Reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
             with distributing(self._sharing(kind, own)) as distributor:
                 total = total.followed_by(run(worker, distributor, watching, ledger, self.config.run.grace))

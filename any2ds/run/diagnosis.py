@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
 from any2ds.core.text import rows, size
@@ -65,7 +64,7 @@ def verdict(
     """
     if sum(each.seconds for each in metrics) < _LEAST:
         return None
-    load = _Load.of(metrics)
+    load = _Load(metrics)
     limit = _limit(load)
     conditions: Mapping[Wait, Mapping[str, bool]] = {  # the first that holds counts
         "cpu": {"all cores": load.all_cores, "of others": load.own < _STARVED * load.waits.get("cpu", 0.0)},
@@ -89,47 +88,38 @@ def verdict(
     return Verdict("nothing" if is_thread_count else limit, message)
 
 
-@dataclass(frozen=True, slots=True)
 class _Load:
-    """All workers together."""
+    """What all workers did together."""
 
-    waits: Mapping[Wait, float]  # cause -> share of the time
-    own: float  # share of the time that the worker's thread was on a processor
-    cores: float  # of the busiest machine
-    busy: float  # of these
-    workers: int  # on that machine
-    window: float
-    in_flight: float
-    received: float  # bytes per second
-    adapts: bool
-
-    @property
-    def all_cores(self) -> bool:
-        return self.busy >= _ALL_CORES * self.cores
-
-    @classmethod
-    def of(cls, metrics: Sequence[WorkerMetrics]) -> _Load:
-        by_worker: defaultdict[str, list[WorkerMetrics]] = defaultdict(list)
+    def __init__(self, metrics: Sequence[WorkerMetrics]) -> None:
+        seconds, workers = _span(metrics)
         waits: defaultdict[Wait, float] = defaultdict(float)
+        machines: defaultdict[str, list[WorkerMetrics]] = defaultdict(list)
         for each in metrics:
-            by_worker[each.worker].append(each)
+            machines[each.worker.rpartition(":")[0]].append(each)
             for cause, waited in each.waits.items():
-                waits[cause] += waited
-        machines: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)  # cores in use, and all, by worker
-        window = in_flight = received = 0.0
-        for worker, own in by_worker.items():
-            seconds = max(1e-9, sum(each.seconds for each in own))
-            machines[worker.rpartition(":")[0]].append((sum(each.cpu for each in own) / seconds, own[-1].cores))
-            window += sum(each.window * each.seconds for each in own) / seconds
-            in_flight += sum(each.in_flight * each.seconds for each in own) / seconds
-            received += sum(each.received for each in own) / seconds
-        loads = [(sum(b for b, _ in each), max(c for _, c in each), len(each)) for each in machines.values()]
-        busy, cores, workers = max(loads, key=lambda load: load[0] / max(1e-9, load[1]))
-        seconds = sum(each.seconds for each in metrics)
-        shares = {cause: waited / seconds for cause, waited in waits.items()}
-        on_processor = sum(each.own_cpu for each in metrics) / seconds
-        adapts = any(each.adapts for each in metrics)
-        return cls(shares, on_processor, cores, busy, workers, window, in_flight, received, adapts)
+                waits[cause] += waited / (seconds * workers)
+        self.waits: Mapping[Wait, float] = waits  # cause -> share of the time
+        self.own = sum(each.own_cpu for each in metrics) / (seconds * workers)  # the same, of threads on a processor
+        self.window = sum(each.window * each.seconds for each in metrics) / seconds
+        self.in_flight = sum(each.in_flight * each.seconds for each in metrics) / seconds
+        self.received = sum(each.received for each in metrics) / seconds  # bytes per second
+        self.adapts = any(each.adapts for each in metrics)
+        busiest = max(map(_cores, machines.values()), key=lambda used: used[0] / max(1e-9, used[1]))
+        self.busy, self.cores, self.workers = busiest  # of one machine
+        self.all_cores = self.busy >= _ALL_CORES * self.cores
+
+
+def _span(metrics: Sequence[WorkerMetrics]) -> tuple[float, int]:
+    """The seconds that the metrics are about, which pass for all workers at once, and how many workers these are."""
+    workers = len({each.worker for each in metrics})
+    return max(1e-9, sum(each.seconds for each in metrics) / workers), workers
+
+
+def _cores(metrics: Sequence[WorkerMetrics]) -> tuple[float, float, int]:
+    """The cores of a machine that are busy, all that it has, and its workers."""
+    seconds, workers = _span(metrics)
+    return sum(each.cpu for each in metrics) / seconds, max(each.cores for each in metrics), workers
 
 
 def _limit(load: _Load) -> Wait:

@@ -13,7 +13,6 @@ from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core.errors import shard_count
 from any2ds.core.reports import RunReport
-from any2ds.core.rows import ShardJob
 from any2ds.dataset.shard_list_file import ShardListFile, is_complete
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
@@ -22,8 +21,8 @@ from any2ds.run.ledger import Ledger, Plan
 from any2ds.run.loop import run
 from any2ds.run.plan import ShardPlan
 from any2ds.run.ranks import Completion, Rank, joined, rank_of
-from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
-from any2ds.run.reporting import reporters
+from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporting import Reporters
 from any2ds.run.segments import prepare
 from any2ds.run.session import (
     check_parts,
@@ -126,8 +125,7 @@ class DatasetRun:
             plan = new_plan()
             shard_list.finished_before = plan.finished
             info = replace(self.info, stored_exts=shard_list.stored_exts)
-            listening = replace(self, info=info, more=(*self.more, ShardListener(shard_list.on_shard)))
-            last_report.total = listening._run(plan, lock, self._worker(lock), shard_list.begin)
+            last_report.total = replace(self, info=info)._run(plan, lock, self._worker(lock), shard_list)
         return last_report.total
 
     def _make_share(self, rank: Rank, new_plan: Callable[[], Plan]) -> RunReport:
@@ -152,10 +150,11 @@ class DatasetRun:
         return ShardWorker.of(self.config, lock.locks, self.new_fetcher)
 
     def _run(
-        self, plan: Plan, lock: RunLock, worker: ShardWorker, before_job: Callable[[ShardJob], None] | None = None
+        self, plan: Plan, lock: RunLock, worker: ShardWorker, shard_list: ShardListFile | None = None
     ) -> RunReport:
         running = self.config.run
         info = replace(self.info, finished=plan.finished)
-        watching = [*reporters(self.config.watch, info, running.quiet), *self.more]
-        ledger = Ledger(plan, lock, running.max_shard_retry, before_job)
+        begin, on_shard = (shard_list.begin, shard_list.on_shard) if shard_list is not None else (None, None)
+        watching = Reporters(self.config.watch, info, running.quiet, self.more, on_shard)
+        ledger = Ledger(plan, lock, running.max_shard_retry, begin)
         return run(worker, self.distributor, watching, ledger, running.grace)

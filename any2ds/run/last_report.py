@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from any2ds.config.options import WatchOptions
@@ -18,68 +18,49 @@ log = logging.getLogger(__name__)
 
 _SAMPLES = 32
 _SECONDS, _SECONDS_FOR_SAMPLES = 8.0, 1.0  # at most; most datasets take less than half a second for both
-_LONGEST_WAIT = 60.0  # seconds for the report, in all
 _MOST_SHARDS = 2000  # looked at
 
 
-class LastReport:
+class LastReport(AbstractContextManager["LastReport", None]):
     """A context around a run: inside its lock, and outside of what keeps the list of shards true.
 
-    When the run has ended, it writes the report, in bounded time. If it cannot, it logs why, and nothing fails. A run
-    that was stopped, or had nothing to do, leaves an existing report as it is. A run that ends well sets `total`.
+    When the run has ended, it writes the report. A run that was stopped, or had nothing to do, leaves an existing
+    report as it is. A run that ends well sets `total`.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._is_wanted, self._run = watch.report, run
         self.total = RunReport()  # the figures of the run
-        self._is_given_up = threading.Event()
-
-    def __enter__(self) -> LastReport:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, IncompleteRun):
-            self.total = error.report
-        elif error is not None:
-            return
-        if not self._is_wanted or not (self.total.shards or self.total.skipped_shards):
-            return
-        # In a thread: a store that does not answer must not hold up the end of the run.
-        thread = threading.Thread(target=self._make, name="any2ds-report", daemon=True)
-        thread.start()
-        try:
-            thread.join(_LONGEST_WAIT)
-        finally:
-            self._is_given_up.set()  # from here on the folder may belong to another run
-        if thread.is_alive():
-            log.warning(
-                "%s is not ready after %.0f s: any2ds report writes it later", layout.REPORT_FILE, _LONGEST_WAIT
-            )
+        total = error.report if isinstance(error, IncompleteRun) else self.total if error is None else RunReport()
+        if self._is_wanted and (total.shards or total.skipped_shards):
+            _write(self._run, total)
 
-    def _make(self) -> None:
-        # Not before: templates take longer to import than a run needs for its first files.
-        from any2ds.dataset.report.report import page, put
-        from any2ds.dataset.shard_sample import ShardSample
-        from any2ds.dataset.summary import LastRun
 
-        output, options = self._run.output, self._run.options
-        name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
-        try:
-            if not self.total.shards and output.exists(name):
-                return
-            sample = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
-            given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
-            last_run = LastRun(given, self._run.command == "retry" and not self.total.successes)
-            content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, last_run)
-            if not self._is_given_up.is_set():
-                put(output, content, name)
-        except LockLost:
-            log.debug("%s is left to the run that has taken over the folder", layout.REPORT_FILE)
-        except Exception as error:  # of any kind: the dataset itself is complete
-            log.warning("%s cannot be written: %s", layout.REPORT_FILE, error_text(error))
-            log.debug("%s", layout.REPORT_FILE, exc_info=True)
+def _write(run: RunInfo, total: RunReport) -> None:
+    """Write the report. What prevents that is logged, and nothing fails: the dataset itself is complete."""
+    # Not before: templates take longer to import than a run needs for its first files.
+    from any2ds.dataset.report.report import page, put
+    from any2ds.dataset.shard_sample import ShardSample
+    from any2ds.dataset.summary import LastRun
+
+    name = layout.report_file(run.made is not None and run.made.preset is not None)
+    try:
+        if not total.shards and run.output.exists(name):
+            return
+        sample = ShardSample.of(run.output.url, Stores(run.storage.storage_options), _MOST_SHARDS)
+        given = {option: value for option, value in run.options.items() if value is not None}
+        last_run = LastRun(given, run.command == "retry" and not total.successes)
+        content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, last_run)
+        put(run.output, content, name)
+    except LockLost:
+        log.debug("%s is left to the run that has taken over the folder", name)
+    except Exception as error:  # of any kind
+        log.warning("%s cannot be written: %s", name, error_text(error))
+        log.debug("%s", name, exc_info=True)
 
 
 def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,19 +10,15 @@ from any2ds.core.reports import Event, Progress, RunReport
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Monitor
-from any2ds.run.reporters._contract import Reporter
 from any2ds.run.reporting import Reporters
 
 
-def run(
-    worker: Worker, distributor: Distributor, reporters: Sequence[Reporter], ledger: Ledger, grace: float
-) -> RunReport:
+def run(worker: Worker, distributor: Distributor, reporter: Reporters, ledger: Ledger, grace: float) -> RunReport:
     """Make all shards, those that fail a second time at the end, and return the figures.
 
     Raises IncompleteRun, with the figures, if a shard is missing all the same or the plan broke off, LockLost if
     another run takes over, and what `stoppable` raises if the run was stopped; it then has `grace` seconds.
     """
-    reporter = Reporters(reporters)
     finished = len(ledger.plan.shards)
     monitor = Monitor(finished, ledger.plan.outlook, lambda: ledger.open_shards)
 
@@ -58,7 +53,7 @@ def run(
                     happened(error)
         finally:
             look_for_stop()
-            reporter.on_finish(ledger.total, was_stopped=stop.asked is not None)
+            reporter.on_finish(ledger.total)
         stop.check()
     ledger.check_complete()
     return ledger.total

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
@@ -15,9 +16,11 @@ from any2ds.core.processes import resources
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
 
-_RATE_WINDOW = 10.0  # seconds over which rates, latencies and the verdict are taken
+_RATE_WINDOW = (
+    10.0  # seconds over which rates, latencies and the verdict are taken; a worker silent for as long is gone
+)
 _PACE_WINDOW = 120.0  # the same for the time left, and for all rates while only finished shards report
-_SILENT = 10.0  # seconds without an event after which a worker counts as gone
+_STEP = 0.25  # seconds between two totals that are kept
 _MOST_HOSTS = 5  # named
 
 
@@ -45,8 +48,7 @@ class Outlook:
         return self.rows is not None and self.planned >= self.rows
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Sums since the start of the run, which only grow: rows of a shard that is lost count each time they are done."""
 
     at: float  # seconds, of the clock
@@ -56,40 +58,45 @@ class Totals:
     received: int = 0  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What has been added to the Totals, per second."""
-
-    rows: float
-    successes: float
-    attempts: float
-    received: float
-
-    @classmethod
-    def between(cls, before: Totals, now: Totals) -> Rates:
-        seconds = max(1e-3, now.at - before.at)
-        names = ("rows", "successes", "attempts", "received")
-        return cls(*((getattr(now, name) - getattr(before, name)) / seconds for name in names))
-
-
 class _History:
-    """Totals of the last `span` seconds, at least `step` seconds apart."""
+    """The totals of the last two minutes."""
 
-    def __init__(self, first: Totals, span: float, step: float) -> None:
-        self._kept = [first]
-        self._span, self._step = span, step
+    def __init__(self, first: Totals) -> None:
+        self._kept = deque([first])
 
-    def rates(self, now: Totals) -> Rates:
-        """Over the last `span` seconds, or since anything has happened."""
-        kept = self._kept
+    def add(self, now: Totals) -> None:
         if not (now.rows or now.received):  # imports and first connections say nothing about the speed
-            kept[:] = [now]
-        while len(kept) > 1 and now.at - kept[1].at >= self._span:
-            del kept[0]
-        rates = Rates.between(kept[0], now)
-        if now.at - kept[-1].at >= self._step:
-            kept.append(now)
-        return rates
+            self._kept = deque([now])
+        elif now.at - self._kept[-1].at >= _STEP:
+            self._kept.append(now)
+        while len(self._kept) > 1 and now.at - self._kept[1].at >= _PACE_WINDOW:
+            self._kept.popleft()
+
+    def rates(self, now: Totals, window: float) -> tuple[float, ...]:
+        """Rows, successes, attempts and bytes per second over the last `window` seconds, or since anything happened."""
+        before = max((each for each in self._kept if now.at - each.at >= window), default=self._kept[0])
+        seconds = max(1e-3, now.at - before.at)
+        return tuple((new - old) / seconds for new, old in zip(now[1:], before[1:], strict=True))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Rows by outcome, and what only grows."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)  # of Progress: fewer again where a shard is lost
+    bytes: int = 0  # of successes
+    rows: int = 0
+    successes: int = 0
+    attempts: int = 0
+    received: int = 0
+
+    def add(self, outcomes: Mapping[str, int], size: int, attempts: int, received: int) -> None:
+        self.outcomes.update(outcomes)
+        self.bytes += size
+        self.rows += sum(max(0, count) for count in outcomes.values())
+        self.successes += max(0, outcomes.get(SUCCESS, 0))
+        self.attempts += attempts
+        self.received += received
 
 
 class Monitor:
@@ -110,44 +117,23 @@ class Monitor:
         self.is_stopping = False  # set once the run was asked to stop; the time left is unknown from then on
         self._lock = threading.Lock()
         self._started = clock()
-        self._totals = Totals(self._started)
-        self._live: Counter[str] = Counter()  # outcome -> rows, of Progress; fewer again where a shard is lost
-        self._live_bytes = 0
-        self._finished: Counter[str] = Counter()  # outcome -> rows, of finished shards
-        self._finished_bytes = self._finished_attempts = 0
+        self._live, self._finished = _Tally(), _Tally()  # of Progress; of finished shards, where that is all there is
         self._before, self._shards_done, self._shards_failed = finished_shards, 0, 0
-        self._workers: dict[str, tuple[float, WorkerMetrics]] = {}
-        self._recent: deque[tuple[float, WorkerMetrics]] = deque()
-        self._history = _History(self._totals, _RATE_WINDOW, 0.25)
-        self._pace = _History(self._totals, _PACE_WINDOW, 2.0)
+        self._recent: deque[tuple[float, WorkerMetrics]] = deque()  # and when they came
+        self._history = _History(Totals(self._started))
 
     def take(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Progress):
-                self._add_progress(event)
+                metrics = event.metrics or WorkerMetrics("")
+                self._live.add(event.outcomes, event.bytes, metrics.attempts, metrics.received)
+                if event.metrics is not None:
+                    self._recent.append((self._clock(), metrics))
             elif isinstance(event, ShardReport):
                 self._shards_done += 1
-                self._finished.update(event.status_dict)
-                self._finished_bytes += event.bytes
-                self._finished_attempts += event.attempts
+                self._finished.add(event.status_dict, event.bytes, event.attempts, event.bytes)
             elif isinstance(event, ShardError):
                 self._shards_failed += not event.again
-
-    def _add_progress(self, event: Progress) -> None:
-        totals, metrics = self._totals, event.metrics
-        self._live.update(event.outcomes)
-        self._live_bytes += event.bytes
-        self._totals = replace(
-            totals,
-            rows=totals.rows + sum(max(0, count) for count in event.outcomes.values()),
-            successes=totals.successes + max(0, event.outcomes.get(SUCCESS, 0)),
-            attempts=totals.attempts + (metrics.attempts if metrics else 0),
-            received=totals.received + (metrics.received if metrics else 0),
-        )
-        if metrics is not None:
-            now = self._clock()
-            self._workers[metrics.worker] = now, metrics
-            self._recent.append((now, metrics))
 
     def snapshot(self) -> Snapshot:
         memory = self._memory()
@@ -155,44 +141,42 @@ class Monitor:
             return self._snapshot(self._clock(), memory)
 
     def _snapshot(self, now: float, memory: int) -> Snapshot:
-        self._forget(now)
-        is_live = self._totals.rows > 0  # else rows are reported with their finished shards
-        outcomes, size = (self._live, self._live_bytes) if is_live else (self._finished, self._finished_bytes)
-        totals = Totals(
-            now,
-            self._totals.rows if is_live else outcomes.total(),
-            self._totals.successes if is_live else outcomes[SUCCESS],
-            max(self._totals.attempts, self._finished_attempts),
-            max(self._totals.received, size),
-        )
-        rates, pace = self._history.rates(totals), self._pace.rates(totals)
-        rates = rates if is_live or self._recent else pace
-        workers, recent = [each for _, each in self._workers.values()], [each for _, each in self._recent]
-        is_counted = resources.name() in self._workers  # a worker in this process
-        outlook, hosts = self._outlook(), _worst_hosts(workers)
-        limit = verdict(recent, hosts, outlook.is_read, outlook.can_shuffle)
-        slowest = max((each.remaining for each in workers), default=0.0)
-        share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows, slowest)
+        while self._recent and now - self._recent[0][0] > _RATE_WINDOW:
+            self._recent.popleft()
+        recent = [metrics for _, metrics in self._recent]
+        workers = {metrics.worker: metrics for metrics in recent}  # the newest of each
+        tally = self._live if self._live.rows else self._finished
+        received = max(self._live.received, tally.received, tally.bytes)
+        attempts = max(self._live.attempts, self._finished.attempts)
+        totals = Totals(now, tally.rows, tally.successes, attempts, received)
+        self._history.add(totals)
+        pace, *_ = self._history.rates(totals, _PACE_WINDOW)
+        is_live = self._live.rows or recent
+        rates = self._history.rates(totals, _RATE_WINDOW if is_live else _PACE_WINDOW)
         latencies = Histogram()
-        for each in recent:
-            latencies.update(each.latencies)
+        for metrics in recent:
+            latencies.update(metrics.latencies)
+        outlook, hosts = self._outlook(), _worst_hosts(workers.values())
+        slowest = max((each.remaining for each in workers.values()), default=0.0)
+        share, eta = _progress(outlook.expected, max(0, tally.outcomes.total()), pace, slowest)
+        is_counted = resources.name() in workers  # a worker in this process
         return Snapshot(
             seconds=now - self._started,
-            outcomes={code: count for code, count in outcomes.most_common() if count > 0},
-            bytes=max(0, size),
-            received=totals.received,
-            attempts=totals.attempts,
-            rows_per_second=rates.rows,
-            successes_per_second=rates.successes,
-            attempts_per_second=rates.attempts,
-            bytes_per_second=rates.received,
+            outcomes={code: count for code, count in tally.outcomes.most_common() if count > 0},
+            bytes=max(0, tally.bytes),
+            received=received,
+            attempts=attempts,
+            rows_per_second=rates[0],
+            successes_per_second=rates[1],
+            attempts_per_second=rates[2],
+            bytes_per_second=rates[3],
             latency_p50=latencies.quantile(0.5),
             latency_p95=latencies.quantile(0.95),
-            in_flight=sum(each.in_flight for each in workers),
-            window=sum(each.window for each in workers),
-            queued=sum(each.queued for each in workers),
+            in_flight=sum(each.in_flight for each in workers.values()),
+            window=sum(each.window for each in workers.values()),
+            queued=sum(each.queued for each in workers.values()),
             workers=len(workers),
-            memory=(0 if is_counted else memory) + sum(each.memory for each in workers),
+            memory=(0 if is_counted else memory) + sum(each.memory for each in workers.values()),
             shards_open=self._open_shards(),
             shards_done=self._shards_done,
             shards_failed=self._shards_failed,
@@ -201,15 +185,8 @@ class Monitor:
             total_rows=None if outlook.rows is None else round(outlook.expected or 0),
             share=share,
             eta=None if self.is_stopping else eta,
-            verdict=None if self.is_stopping else limit,
+            verdict=None if self.is_stopping else verdict(recent, hosts, outlook.is_read, outlook.can_shuffle),
         )
-
-    def _forget(self, now: float) -> None:
-        """Drop workers that are silent, and metrics that are not recent any more."""
-        for name in [name for name, (seen, _) in self._workers.items() if now - seen > _SILENT]:
-            del self._workers[name]
-        while self._recent and now - self._recent[0][0] > _RATE_WINDOW:
-            self._recent.popleft()
 
 
 def _progress(expected: float | None, rows: int, pace: float, slowest: float) -> tuple[float | None, float | None]:
@@ -217,10 +194,9 @@ def _progress(expected: float | None, rows: int, pace: float, slowest: float) ->
     if expected is None:
         return None, None
     left = max(0.0, expected - rows)
-    share = min(1.0, rows / expected) if expected else 1.0
     if not left:
-        return share, 0.0
-    return share, max(left / pace, slowest) if pace > 0 else slowest or None
+        return 1.0, 0.0
+    return rows / expected, max(left / pace, slowest) if pace > 0 else slowest or None
 
 
 def _worst_hosts(workers: Iterable[WorkerMetrics]) -> tuple[HostLoad, ...]:

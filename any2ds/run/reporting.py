@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import plugins
@@ -17,16 +16,15 @@ from any2ds.core.errors import error_text
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.run.monitor import Monitor
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
+from any2ds.run.reporters._facts import Seen, finish, progress, shard_failed, shard_finished, start
 
 log = logging.getLogger(__name__)
 
 _SNAPSHOT_INTERVAL = 0.5  # seconds
-_MOST_WAITING = 10_000  # calls; a reporter that is further behind is switched off
-_LONGEST_CALL = 60.0  # seconds; a reporter that takes longer for one call is switched off
+_MOST_WAITING = 1000  # events; a reporter that is further behind is switched off
 _TIMEOUT = 60.0  # seconds that all threaded reporters together may take to finish when the run has ended,
 _TIMEOUT_STOPPED = 5.0  # and when it was stopped by a signal
-_SILENCE = 3.0  # seconds of waiting that are not worth a message
 
 
 def check_reporters(watch: WatchOptions) -> None:
@@ -35,47 +33,60 @@ def check_reporters(watch: WatchOptions) -> None:
         plugins.load("reporters", name).check(watch)
 
 
-def reporters(watch: WatchOptions, run: RunInfo, quiet: bool) -> list[Reporter]:
-    """The console, unless `quiet`, and those of the options, in threads."""
-    console = [] if quiet else [plugins.load("reporters", "console")(watch, run)]
-    parts = [(name, plugins.load("reporters", name)) for name in watch.chosen]
-    return [*console, *(ThreadedReporter(name, partial(part, watch, run)) for name, part in parts)]
-
-
 class Reporters:
     """All reporters as one, called one at a time. One that raises is left out from then on."""
 
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = list(reporters)
+    def __init__(
+        self,
+        watch: WatchOptions,
+        run: RunInfo,
+        quiet: bool,
+        more: Sequence[Reporter] = (),
+        on_shard: Callable[[ShardReport], None] | None = None,
+    ) -> None:
+        """The console, unless `quiet`, `more`, and those of the options, in threads. `on_shard` keeps the list of
+        shards."""
+        console = [] if quiet else [plugins.load("reporters", "console")(watch, run)]
+        self._at_once = [*console, *more]
+        parts = [(name, plugins.load("reporters", name)) for name in watch.chosen]
+        self._threaded = [ThreadedReporter(name, partial(part, watch, run)) for name, part in parts]
+        self._run, self._on_shard = run, on_shard
+        self._seen = Seen(progress(Snapshot()))
         self._lock = threading.RLock()
 
     def on_start(self, finished_shards: int) -> None:
-        self._call("on_start", finished_shards)
+        self._report("start", start(self._run, finished_shards))
 
     def on_progress(self, now: Snapshot) -> None:
-        self._call("on_progress", now)
+        self._seen.now = progress(now)
+        self._report("progress", self._seen.now)
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
-        self._call("on_shard", event)
+        if isinstance(event, ShardError):
+            self._report("shard_failed", shard_failed(event))
+            return
+        if self._on_shard is not None:
+            self._on_shard(event)
+        self._seen.done.add(event.shard_id)
+        self._report("shard_finished", shard_finished(event))
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        self._call("on_stopping", open_shards, grace)
+        self._seen.was_stopped = True
+        self._report("stopping", {"shards_open": open_shards, "grace": grace})
 
-    def on_finish(self, total: RunReport, was_stopped: bool = False) -> None:
+    def on_finish(self, total: RunReport) -> None:
         """Waits for threaded reporters for a bounded time, which is short if the run was stopped."""
-        self._call("on_finish", total)
-        threaded = [reporter for reporter in self._reporters if isinstance(reporter, ThreadedReporter)]
-        deadline = time.monotonic() + (_TIMEOUT_STOPPED if was_stopped else _TIMEOUT)
         try:
-            for reporter in threaded:
-                reporter.join(deadline)
-        finally:  # also when another Ctrl-C ends the wait
-            for reporter in threaded:
-                reporter.abandon_unfinished()
+            self._report("finish", finish(total, self._run, self._seen))
+        except Exception as error:  # a store that does not answer any more
+            log.warning("the end of the run cannot be shown: %s", error_text(error), exc_info=True)
+        deadline = time.monotonic() + (_TIMEOUT_STOPPED if self._seen.was_stopped else _TIMEOUT)
+        for reporter in self._threaded:
+            reporter.join(deadline)
 
     @contextmanager
     def watching(self, monitor: Monitor) -> Iterator[None]:
-        """Meanwhile they get snapshots, whether or not anything happens; and one at the end."""
+        """Meanwhile they get progress, whether or not anything happens; and one at the end."""
         ended = threading.Event()
 
         def tick() -> None:
@@ -91,82 +102,62 @@ class Reporters:
             ticker.join(_SNAPSHOT_INTERVAL)
             self.on_progress(monitor.snapshot())
 
-    def _call(self, method: str, *arguments: Any) -> None:
+    def _report(self, event: str, facts: Facts) -> None:
         with self._lock:
-            for reporter in list(self._reporters):
+            for threaded in self._threaded:
+                threaded.put(event, facts)
+            for reporter in list(self._at_once):
                 try:
-                    getattr(reporter, method)(*arguments)
+                    reporter.report(event, facts)
                 except Exception:
-                    self._reporters.remove(reporter)
+                    self._at_once.remove(reporter)
                     log.warning("%s failed and is switched off", type(reporter).__name__, exc_info=True)
 
 
-class ThreadedReporter(Reporter):
-    """A reporter that is made and called in a thread of its own, where it may be slow, hang or raise.
+class ThreadedReporter:
+    """Makes a reporter in a thread, and calls it there, where it may be slow, hang or raise.
 
-    It is switched off, with one warning, if it raises, hangs in a call or falls far behind. Of snapshots that wait for
-    it, it gets the newest.
+    It is switched off, with one warning, if it raises, falls far behind or does not finish in time. Progress is left
+    out while other events wait, but for the last one.
     """
 
     def __init__(self, name: str, make: Callable[[], Reporter]) -> None:
         self._name, self._make = name, make
         self._reporter: Reporter | None = None
-        self._calls: queue.Queue[tuple[str, tuple[Any, ...]]] = queue.Queue(_MOST_WAITING)
-        self._newest: Snapshot | None = None  # whose call waits in the queue
-        self._lock = threading.Lock()  # guards `_newest` and `_is_off`
-        self._called_at: float | None = None  # when the present call began
-        self._is_off = False
+        self._events: queue.Queue[tuple[str, Facts]] = queue.Queue(_MOST_WAITING)
+        self._newest: Facts | None = None  # progress
+        self._off = threading.Lock()  # held once it is switched off
         self._thread = threading.Thread(target=self._run, name=f"any2ds-{name}", daemon=True)
-
-    def on_start(self, finished_shards: int) -> None:
-        self._put("on_start", finished_shards)
         self._thread.start()
 
-    def on_progress(self, now: Snapshot) -> None:
-        called_at = self._called_at
-        if called_at is not None and time.monotonic() - called_at > _LONGEST_CALL:
-            self._switch_off(f"it has not come back for {_LONGEST_CALL:.0f} s")
-        with self._lock:
-            is_waiting, self._newest = self._newest is not None, now
-        if not is_waiting:
-            self._put("on_progress")
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        self._put("on_shard", event)
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        self._put("on_stopping", open_shards, grace)
-
-    def on_finish(self, total: RunReport) -> None:
-        self._put("on_finish", total)
+    def put(self, event: str, facts: Facts) -> None:
+        """Have the thread report this after the others."""
+        if self._off.locked():
+            return
+        if event == "progress":
+            self._newest = facts
+            if not self._events.empty():
+                return
+        try:
+            if event == "finish" and self._newest is not None:
+                self._events.put_nowait(("progress", self._newest))
+            self._events.put_nowait((event, facts))
+        except queue.Full:
+            self._switch_off(f"it is {_MOST_WAITING:,} events behind")
 
     def join(self, deadline: float) -> None:
         """Wait until it has finished, or the deadline (`time.monotonic`); not at all if it is switched off."""
-        seconds = max(0.0, deadline - time.monotonic())
-        if self._is_off or not self._thread.is_alive():
-            return
-        self._thread.join(min(_SILENCE, seconds))
-        if self._thread.is_alive() and seconds > _SILENCE:
-            log.info("waiting for %s, for up to %.0f s", self._name, seconds)
-            self._thread.join(seconds - _SILENCE)
-
-    def abandon_unfinished(self) -> None:
-        if self._thread.is_alive():
-            self._switch_off("it has not finished in time")
-
-    def _put(self, method: str, *arguments: Any) -> None:
-        if not self._is_off:
-            try:
-                self._calls.put_nowait((method, arguments))
-            except queue.Full:
-                self._switch_off(f"it is {_MOST_WAITING:,} calls behind")
+        try:
+            if not self._off.locked():
+                self._thread.join(max(0.0, deadline - time.monotonic()))
+        finally:  # also when another Ctrl-C ends the wait
+            if self._thread.is_alive():
+                self._switch_off("it has not finished in time")
 
     def _switch_off(self, why: str) -> None:
-        with self._lock:
-            if self._is_off:
-                return
-            log.warning("the reporter %s is switched off: %s", self._name, why)
-            self._is_off = True
+        if not self._off.acquire(blocking=False):
+            return
+        log.warning("the reporter %s is switched off: %s", self._name, why)
         if self._reporter is not None:
             try:
                 self._reporter.cancel()
@@ -174,18 +165,12 @@ class ThreadedReporter(Reporter):
                 log.debug("%s", self._name, exc_info=True)
 
     def _run(self) -> None:
-        method = ""
+        event = ""
         try:
-            self._called_at = time.monotonic()
             self._reporter = self._make()
-            while method != "on_finish" and not self._is_off:
-                self._called_at = None
-                method, arguments = self._calls.get()
-                self._called_at = time.monotonic()
-                if method == "on_progress":
-                    with self._lock:
-                        arguments, self._newest = (self._newest,), None
-                getattr(self._reporter, method)(*arguments)
+            while event != "finish" and not self._off.locked():
+                event, facts = self._events.get()
+                self._reporter.report(event, facts)
         except (Exception, SystemExit) as error:
             log.debug("%s", self._name, exc_info=True)
             self._switch_off(f"{type(error).__name__}: {error_text(error)}")

@@ -12,6 +12,7 @@ import logging
 import os
 import tempfile
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -384,14 +385,15 @@ class ByMember:
         return made
 
 
-def options_by_step(media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> dict[str, tuple[str, ...]]:
-    """Step of any2ds that is to change files -> the options that ask for it, under the names that the user gave."""
+def steps_by_option(media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Option, under the name that the user gave it -> the steps of any2ds that are to change files because of it."""
     names = by_preset or {}
-    return {
-        step: tuple(dict.fromkeys(names.get(option, option) for option in asked))
-        for step, asked in _asked_for(media)
-        if STEPS[step].files
-    }
+    steps: defaultdict[str, list[str]] = defaultdict(list)
+    for step, asked in _asked_for(media):
+        if STEPS[step].files:
+            for option in dict.fromkeys(names.get(option, option) for option in asked):
+                steps[option].append(step)
+    return steps
 
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:

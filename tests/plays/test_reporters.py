@@ -91,13 +91,13 @@ def test_prometheus_reads_the_figures_of_the_moment() -> None:
     running.until("published 5")
     running.until("request f.jpg")
     figures: dict[str, float] = {}
-    while figures.get("any2ds_in_flight_transfers") != 1 or figures.get('any2ds_shards_total{result="finished"}') != 5:
+    while figures.get("any2ds_in_flight") != 1 or figures.get("any2ds_shards_done") != 5:
         assert running.process.poll() is None
         figures = _metrics(play.options["metrics_port"])
-    assert figures['any2ds_rows_total{outcome="success"}'] == 3
-    assert figures['any2ds_rows_total{outcome="http_404"}'] == 1
-    assert figures["any2ds_attempts_total"] == 5
-    assert figures["any2ds_window_transfers"] > 0
+    assert figures['any2ds_outcomes{code="success"}'] == figures["any2ds_stored"] == 3
+    assert figures['any2ds_outcomes{code="http_404"}'] == 1
+    assert figures["any2ds_attempts"] == 5
+    assert figures["any2ds_window"] > 0
     assert not [name for name in figures if name.startswith(("python_", "process_"))]  # of the process that runs us
     play.web.release()
     assert running.wait().codes == {"success": 4, "http_404": 1, "http_503": 1}

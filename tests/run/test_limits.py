@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from any2ds import download
-from any2ds.core.metrics import Snapshot, Verdict
-from any2ds.core.reports import RunReport
+from any2ds.config.options import Config
+from any2ds.core.metrics import Verdict
 from any2ds.core.samples import Sample
 from any2ds.fetch.policy import breaker
+from any2ds.run.download import make_dataset
+from any2ds.run.reporters._contract import Facts, Reporter
 from any2ds.testing.server import Server, serve
 from any2ds.transforms import pipeline
 from any2ds.writers.formats.webdataset import WebdatasetWriter
@@ -24,22 +25,15 @@ from tests.support.s3 import enter, serve_buckets
 BODY = b"some text, and more of it\n" * 400
 
 
-class Recorder:
-    """A reporter that keeps what it is told."""
+class Recorder(Reporter):
+    """Keeps the progress that it is told of."""
 
     def __init__(self) -> None:
-        self.seen: list[Snapshot] = []
+        self.seen: list[Facts] = []
 
-    def on_start(self, finished_shards: int) -> None: ...
-
-    def on_shard(self, event: Any) -> None: ...
-
-    def on_stopping(self, open_shards: int, grace: float) -> None: ...
-
-    def on_finish(self, total: RunReport) -> None: ...
-
-    def on_progress(self, now: Snapshot) -> None:
-        self.seen.append(now)
+    def report(self, event: str, facts: Facts) -> None:
+        if event == "progress":
+            self.seen.append(facts)
 
 
 class Runs:
@@ -51,12 +45,13 @@ class Runs:
         usual = {"distributor": "inline", "output_folder": str(self.folder / "out"), "dedupe": "none", "retries": 0}
         usual["output_format"] = "webdataset"
         rows = [{"url": url} for url in rows] if isinstance(rows, list) else rows
-        report = download(rows, quiet=True, report=False, **{**usual, **options})
+        config = Config.from_options({"url_list": rows, "quiet": True, "report": False, **usual, **options})
+        report = make_dataset(config, more=[self._recorder])
         assert report.successes == report.count
         last = self._recorder.seen[-1]
-        assert sum(last.outcomes.values()) == report.count
-        assert last.attempts >= report.attempts > 0
-        said = [snapshot.verdict for snapshot in self._recorder.seen if snapshot.verdict is not None]
+        assert last["rows"] == report.count
+        assert last["attempts"] >= report.attempts > 0
+        said = [Verdict(each["limit"], each["limit_words"]) for each in self._recorder.seen if each["limit"]]
         (limit, _), *_ = Counter(verdict.limit for verdict in said).most_common(1)
         found = [verdict for verdict in said if verdict.limit == limit]
         return found[len(found) // 2]  # in the middle of it
@@ -68,7 +63,6 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     recorder = Recorder()
-    monkeypatch.setattr("any2ds.run.download.reporters", lambda *_: [recorder])
     site = tmp_path / "site"
     site.mkdir()
     for name in ("a.txt", "slow.txt", "flow.txt", "silent.txt"):

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from any2ds.config.options import Config
-from any2ds.core.reports import ShardError, ShardReport
 from any2ds.run.download import make_dataset
-from any2ds.run.reporters._contract import Reporter
+from any2ds.run.reporters._contract import Facts, Reporter
 
 SHARDS, ROWS, HOSTS = 400, 5, 20
 TRANSFERS, POINTS = 8, 20
@@ -36,9 +35,9 @@ class Sampler(Reporter):
         self.output, self.shards = output, 0
         self.samples: list[Sample] = []
 
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        self.shards += 1
-        if self.shards % (SHARDS // POINTS) == 0:
+    def report(self, event: str, facts: Facts) -> None:
+        self.shards += event == "shard_finished"
+        if event == "shard_finished" and self.shards % (SHARDS // POINTS) == 0:
             gc.collect()
             memory, _ = tracemalloc.get_traced_memory()
             files, objects = len(os.listdir("/proc/self/fd")), len(gc.get_objects())

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from any2ds import download
+from any2ds.config.options import Config
 from any2ds.core import plugins
 from any2ds.core.layout import Layout, finished_shards
-from any2ds.core.metrics import Snapshot
-from any2ds.core.reports import RunReport, ShardError, ShardReport
+from any2ds.run.download import make_dataset
+from any2ds.run.reporters._contract import Facts, Reporter
 from any2ds.testing.server import Server, serve
 
 STORED = 5  # of the files on the server; there is one more name, whose rows fail
@@ -31,25 +31,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-class CtrlC:
+class CtrlC(Reporter):
     """A person who watches, and stops the run when so many shards are done."""
 
     def __init__(self, shards: int) -> None:
         self._left = shards
 
-    def on_start(self, finished_shards: int) -> None:
-        """Nothing to see yet."""
-
-    def on_progress(self, now: Snapshot) -> None:
-        """Only finished shards count."""
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        self._left -= isinstance(event, ShardReport)
-        if self._left <= 0:
+    def report(self, event: str, facts: Facts) -> None:
+        self._left -= event == "shard_finished"
+        if event == "shard_finished" and self._left <= 0:
             raise KeyboardInterrupt
-
-    def on_finish(self, total: RunReport) -> None:
-        """It is over."""
 
 
 @dataclass
@@ -70,21 +61,13 @@ class Story:
     def run(self, stop_after: int | None = None) -> None:
         finished = {n for shard, count in self._finished().items() for n in self._numbers(shard)[:count]}
         before = len(self.server.requests)
-        with pytest.MonkeyPatch.context() as patch:
-            if stop_after is not None:
-                patch.setattr("any2ds.run.download.reporters", lambda *_: [CtrlC(stop_after)])
-            try:
-                download(
-                    str(self.folder / "list.txt"),
-                    output_folder=str(self.folder / "out"),
-                    output_format=self.output_format,
-                    number_sample_per_shard=self.layout.rows_per_shard,
-                    oom_shard_count=self.layout.shard_digits,
-                    distributor="inline",
-                    quiet=stop_after is None,
-                )
-            except KeyboardInterrupt:
-                assert stop_after is not None
+        options = {"url_list": self.folder / "list.txt", "output_folder": self.folder / "out", "quiet": True}
+        options |= {"number_sample_per_shard": self.layout.rows_per_shard, "oom_shard_count": self.layout.shard_digits}
+        config = Config.from_options({**options, "output_format": self.output_format, "distributor": "inline"})
+        try:
+            make_dataset(config, more=[] if stop_after is None else [CtrlC(stop_after)])
+        except KeyboardInterrupt:
+            assert stop_after is not None
         asked = [int(request.target.partition("=")[2]) for request in self.server.requests[before:]]
         assert len(set(asked)) == len(asked)
         assert not finished & set(asked)  # what is done is not done again

@@ -206,7 +206,7 @@ def test_options_that_hold_a_whole_list_say_how_long_it_is() -> None:
 def test_a_secret_that_json_escapes_is_not_in_its_lines() -> None:
     code = """
 from any2ds.core.errors import conceal
-from any2ds.run.reporters._jsonlines import write
+from any2ds.run.reporters.jsonl import write
 conceal(['pa"ss\\wörd'])
 write("log", message='it is pa"ss\\wörd', more={"list": ['at pa"ss\\wörd', 1, None]})
 """

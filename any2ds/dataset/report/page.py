@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -17,8 +17,10 @@ from any2ds.dataset.loaders import Snippet
 from any2ds.dataset.pictures import Picture
 from any2ds.dataset.rendering import environment
 from any2ds.dataset.report import charts
-from any2ds.dataset.summary import Summary
 from any2ds.dataset.thumbnails import Thumbnail
+
+if TYPE_CHECKING:
+    from any2ds.dataset.summary import Summary
 
 _SHOWN = 20  # lines of a table in HTML
 _SHOWN_IN_MARKDOWN = 15

@@ -3,149 +3,170 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
-from any2ds.core.errors import printable, shard_count
+from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS
 from any2ds.core.members import member_figures
 from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size, time_left
 from any2ds.core.text import rows as row_count
-from any2ds.run.reporters._facts import Facts, shortened
+from any2ds.run.reporters._contract import Facts
+from any2ds.run.reporters._facts import shortened
 
+_LONGEST_NAMES = 200  # characters of the columns that are named
 _MOST_FAILURES, _MOST_HOSTS = 5, 3  # that the live lines name
 _HOST_LENGTH, _WHY_LENGTH = 40, 60  # characters of a host's name, and of what it said
 _BAR, _SHORTEST_BAR = 40, 8  # columns
-_MOST_OUTCOMES = 12  # failures with a line of their own at the end
+_MOST_EXPLAINED = 12  # outcomes at the end, the most frequent
 _MOST_TYPES = 8  # that are named
 _LONGEST_PATTERN = 200
+
+Sentence = Callable[[str, int], Text]
+"""Makes of a line what is shown: with options as the user gives them, wrapped, and indented by so many columns."""
+
+
+def beginning(facts: Facts, phrase: Callable[[str], str]) -> Iterator[str]:
+    """What a run is going to do; `phrase` as in `ending`."""
+    folder, before = as_place(facts["output_folder"]), facts["shards_before"]
+    if facts["command"] == "retry":
+        yield f"any2ds retries failed rows ({', '.join(facts['options'].get('codes') or ())}) of {folder}"
+        return
+    who = f"any2ds, {facts['member'].replace('-', ' ')}," if facts["member"] else "any2ds"
+    already = f", where {shard_count(before, 'is', 'are')} finished already" if before else ""
+    yield f"{who} writes to {folder}{already}"
+    if facts["columns_left_out"] and not before:  # these shards have what they have
+        names = shortened(", ".join(facts["columns_left_out"]), _LONGEST_NAMES)
+        is_kept = facts["options"].get("caption_col")
+        options = f"{'' if is_kept else '--caption_col and '}--save_additional_columns keep{'s' if is_kept else ''}"
+        yield f"not kept from the list: {names} ({phrase(f'{options} columns')})"
+
+
+def failed(facts: Facts) -> str:
+    """Why a shard could not be made."""
+    again = " (it is tried again at the end)" if facts["again"] else ""
+    return f"shard {facts['shard_id']} failed: {printable(redacted(facts['reason']))}{again}"
+
+
+def stopping(facts: Facts) -> str:
+    """What becomes of the shards that are open when a run was asked to stop."""
+    return (
+        f"stopping: {shard_count(facts['shards_open'], 'is', 'are')} open; one whose last rows are being downloaded "
+        f"gets up to {facts['grace']:g} s to finish, any other is given up now; finished shards are kept; press Ctrl-C "
+        "again to stop at once"
+    )
+
+
+# --- while a run goes on ---
 
 
 def live(facts: Facts, columns: int) -> list[Text]:
     """The status of a run in lines of at most so many columns, without what is unknown."""
-    groups = (
-        ("", [*_rates(facts), *_transfers(facts)]),
-        ("", [*_state(facts), duration(facts["seconds"])]),
-        ("yellow", _failures(facts)),
-        ("", _hosts(facts)),
-        ("cyan", _limit(facts)),
-    )
-    lines = [(style, line) for style, pieces in groups for line in _joined(pieces, columns - 1)]
-    return [*_progress(facts, columns), *(Text(f" {line}", style=style) for style, line in lines)]
+    rows, share = _done(facts)
+    bar = Text(f" {rows}", style="bold")
+    width = min(_BAR, columns - bar.cell_len - len(share) - 3)
+    if share and width >= _SHORTEST_BAR:
+        full = int(width * facts["share"])
+        bar.append(" ").append("━" * full, "green").append("─" * (width - full), "not bold dim")
+    lines = [(style, line) for style, pieces in _groups(facts, _time(facts)) for line in _joined(pieces, columns - 1)]
+    return [bar.append(f" {share}"), *(Text(f" {line}", style=style) for style, line in lines)]
 
 
 def plain(facts: Facts) -> str:
     """The facts in one line."""
-    done = [] if facts["share"] is None else [f" ({percent(facts['share'], 1)})"]
-    head = f"{duration(facts['seconds'])}: {_rows(facts)}{''.join(done)}"
-    figures = [head, *_time_left(facts), *_rates(facts), *_transfers(facts), *_state(facts)]
-    groups = (figures, _failures(facts), _hosts(facts), _limit(facts))
-    return "; ".join(", ".join(pieces) for pieces in groups if pieces)
+    rows, share = _done(facts)
+    first = f"{_time(facts)}: {rows}{f' ({share})' if share else ''}"
+    return "; ".join(", ".join(pieces) for _, pieces in _groups(facts, first) if pieces)
 
 
-def _rows(facts: Facts) -> str:
-    of = f" of {facts['total_rows']:,}" if facts["total_rows"] is not None else ""
-    return f"{facts['rows']:,}{of} rows"
+def _done(facts: Facts) -> tuple[str, str]:
+    """How many rows are done, and their share, empty if it is unknown."""
+    if facts["total_rows"] is not None:
+        rows, of = f"{facts['rows']:,} of {facts['total_rows']:,} rows", ""
+    else:
+        rows, of = row_count(facts["rows"]), " of the list"
+    return rows, "" if facts["share"] is None else f"{percent(facts['share'], 1)}{of}"
 
 
-def _progress(facts: Facts, columns: int) -> list[Text]:
-    """`12,345 of 100,000 rows ━━━━━────── 12.3% · 4 min left`; without a share, only the rows."""
-    text = Text(f" {_rows(facts)}", style="bold")
-    if facts["share"] is None:
-        return [text]
-    after, below = f" {percent(facts['share'], 1)}{'' if facts['total_rows'] is not None else ' of the list'}", []
-    for left in _time_left(facts):
-        if text.cell_len + len(after) + len(left) + 3 < columns:
-            after += f" · {left}"
-        else:
-            below = [Text(f" {left}")]
-    width = min(_BAR, columns - text.cell_len - len(after) - 2)
-    if width >= _SHORTEST_BAR:
-        full = int(width * facts["share"])
-        text.append(" ").append("━" * full, "green").append("─" * (width - full), "not bold dim")
-    return [text.append(after), *below]
+def _time(facts: Facts) -> str:
+    left = f", {time_left(facts['eta'])}" if facts["eta"] is not None and facts["share"] != 1 else ""
+    return duration(facts["seconds"]) + left
 
 
-def _time_left(facts: Facts) -> list[str]:
-    return [time_left(facts["eta"])] if facts["eta"] is not None and facts["share"] != 1 else []
-
-
-def _rates(facts: Facts) -> list[str]:
-    attempts = [f"{number(facts['attempts_per_second'])} attempts/s"] if facts["attempts"] else []
-    return [
-        f"{number(facts['successes_per_second'])} stored/s",
-        *attempts,
-        f"{size(facts['bytes_per_second'])}/s",
-    ]
-
-
-def _transfers(facts: Facts) -> list[str]:
-    in_flight, window, queued = facts["in_flight"], facts["window"], facts["queued"]
-    of = f"{in_flight:,} of {window:,} in flight"
-    if in_flight > window:  # those wait for silent hosts, or were begun before the limit fell
-        of = f"{in_flight:,} in flight ({window:,} and {in_flight - window:,} slow ones)"
-    p50, p95 = facts["latency_p50"], facts["latency_p95"]
-    pieces = (
-        of if window else "",
-        f"{row_count(queued)} {'waits' if queued == 1 else 'wait'}" if queued else "",
-        f"{duration(p50)} a file" if p50 is not None else "",
-        f"95% within {duration(p95)}" if p95 is not None else "",
-    )
-    return [piece for piece in pieces if piece]
-
-
-def _state(facts: Facts) -> list[str]:
-    ratio = facts["success_ratio"]
-    shards = [f"{facts[f'shards_{name}']:,} {name}" for name in ("open", "done", "failed", "before")]
-    shown = [each for each in shards if not each.startswith("0 ") or each.endswith("done")]
-    pieces = (
-        f"{facts['stored']:,} stored" + (f" ({percent(ratio, 1)})" if ratio is not None else ""),
+def _groups(facts: Facts, first: str) -> Iterator[tuple[str, list[str]]]:
+    """The figures, the first of which is given, then problems: each group with its style, in pieces."""
+    ratio = f" ({percent(facts['success_ratio'], 1)})" if facts["success_ratio"] is not None else ""
+    shards = {name: facts[f"shards_{name}"] for name in ("open", "done", "failed", "before")}
+    figures = [
+        first,
+        *_rates(facts),
+        *_transfers(facts),
+        f"{facts['stored']:,} stored{ratio}",
         *_neither(facts),
-        f"shards: {', '.join(shown)}",
+        f"shards: {', '.join(f'{count:,} {name}' for name, count in shards.items() if count or name == 'done')}",
         f"{size(facts['memory'])} memory" if facts["memory"] else "",
-    )
-    return [piece for piece in pieces if piece]
+    ]
+    yield "", [piece for piece in figures if piece]
+    yield "yellow", _failures(facts)
+    yield "", _hosts(facts)
+    yield "cyan", [printable(facts["limit_words"])] if facts["limit_words"] else []
 
 
-def _neither(facts: Facts) -> list[str]:
+def _rates(facts: Facts) -> Iterator[str]:
+    yield f"{number(facts['successes_per_second'])} stored/s"
+    if facts["attempts"]:
+        yield f"{number(facts['attempts_per_second'])} attempts/s"
+    yield f"{size(facts['bytes_per_second'])}/s"
+
+
+def _transfers(facts: Facts) -> Iterator[str]:
+    in_flight, window, queued = facts["in_flight"], facts["window"], facts["queued"]
+    if window:
+        yield f"{min(in_flight, window):,} of {window:,} in flight"
+        yield _counted(max(0, in_flight - window), "slow ones")  # they wait for silent hosts, or the limit fell
+    if queued:
+        yield f"{row_count(queued)} waiting"
+    if facts["latency_p50"] is not None:
+        yield f"{duration(facts['latency_p50'])} a file"
+        yield f"95% within {duration(facts['latency_p95'])}"
+
+
+def _neither(facts: Facts) -> Iterator[str]:
     """Rows that are neither stored nor failed."""
-    return [f"{facts[name]:,} {name}" for name in ("dropped", "filtered", "duplicates") if facts[name]]
+    return (_counted(facts[name], name) for name in ("dropped", "filtered", "duplicates"))
+
+
+def _counted(count: int, words: str) -> str:
+    """`3 dropped`; nothing if there are none."""
+    return f"{count:,} {words}" if count else ""
 
 
 def _failures(facts: Facts) -> list[str]:
-    failed = [(code, rows) for code, rows in facts["outcomes"].items() if code not in NO_FAILURES]
-    failed.sort(key=lambda item: (-item[1], item[0]))
-    pieces = [f"{printable(code)} {rows:,}" for code, rows in failed[:_MOST_FAILURES]]
-    if rest := sum(rows for _, rows in failed[_MOST_FAILURES:]):
-        pieces.append(f"others {rest:,}")
+    failed = [(printable(code), rows) for code, rows in facts["outcomes"].items() if code not in NO_FAILURES]
+    others = sum(rows for _, rows in failed[_MOST_FAILURES:])
+    pieces = [f"{code} {rows:,}" for code, rows in [*failed[:_MOST_FAILURES], ("others", others)] if rows]
     return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
 
 
 def _hosts(facts: Facts) -> list[str]:
-    pieces = []
-    for host in facts["hosts"][:_MOST_HOSTS]:
-        if host["waiting"]:
-            why = f" ({shortened(host['why'], _WHY_LENGTH)})" if host["why"] else ""
-            pieces.append(f"{shortened(host['name'], _HOST_LENGTH)} {host['waiting']:,}{why}")
+    pieces = [
+        f"{shortened(host['name'], _HOST_LENGTH)} {host['waiting']:,}"
+        + (f" ({shortened(host['why'], _WHY_LENGTH)})" if host["why"] else "")
+        for host in facts["hosts"][:_MOST_HOSTS]
+        if host["waiting"]
+    ]
     return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
 
 
-def _limit(facts: Facts) -> list[str]:
-    return [printable(facts["limit_words"])] if facts["limit_words"] else []
-
-
-def _joined(pieces: Iterable[str], columns: int) -> list[str]:
+def _joined(pieces: Sequence[str], columns: int) -> list[str]:
     """The pieces in lines, which break between them; a longer one breaks at its words."""
-    lines: list[str] = []
-    for piece in pieces:
-        longer = f"{lines[-1]} · {piece}" if lines else piece
-        if Text(longer).cell_len <= columns:
-            lines[-1:] = [longer]
-        else:
-            lines += wrapped(piece, columns).split("\n")
-    return lines
+    whole = (piece if len(piece) > columns else piece.replace(" ", "\xa0") for piece in pieces)
+    return wrapped("\xa0· ".join(whole), columns).split("\n") if pieces else []
+
+
+# --- at its end ---
 
 
 def as_place(folder: str) -> str:
@@ -160,39 +181,27 @@ def ending(facts: Facts, width: int | None, phrase: Callable[[str], str]) -> Ite
     in a sentence as the user gives them: as flags, or as keywords.
     """
 
-    def sentence(line: str) -> Text:
-        return Text(wrapped(phrase(line), width) if width else phrase(line))
+    def sentence(line: str, indent: int = 0) -> Text:
+        text = wrapped(phrase(line), width - indent) if width else phrase(line)
+        return Text(textwrap.indent(text, " " * indent))
 
-    if not (facts["shards_done"] or facts["shards_failed"] or facts["shards_given_up"]):
-        yield from map(sentence, _nothing_done(facts))
+    yield from map(sentence, _nothing_done(facts))
     if facts["outcomes"]:
-        yield from _outcomes(facts, width, phrase)
+        yield from _outcomes(facts, sentence)
         yield Text()
         yield from map(sentence, _figures(facts))
     yield from map(sentence, (*_types(facts), *_shards(facts)))
-    is_long = len(facts["pattern"] or "") > _LONGEST_PATTERN
-    pattern = (
-        "the files that .any2ds/shards lists" if is_long else f"{as_place(facts['output_folder'])}{facts['pattern']}"
-    )
-    has_data = facts["pattern"] is not None and (
-        facts["stored"] or facts["shards_before"]
-    )  # else nothing can be loaded
-    retry = None if facts["shards_given_up"] else facts["retry"]  # the command of this run comes first
-    for label, value, style in (
-        ("to load", facts["load"] if has_data else None, ""),
-        ("to load without any2ds", pattern if has_data else None, ""),
-        ("to look at", facts["report"], ""),
-        ("to look at what is finished", facts["report_command"], ""),
-        (f"to retry what may work now ({row_count(facts['retryable_rows'])})", retry, "bold"),
-    ):
+    for label, value in _next_steps(facts).items():
         if value:
             between = "\n  " if width and len(label) + len(value) + 2 > width else " "
-            yield Text(f"{label}:{between}").append(value, style)
+            yield Text(f"{label}:{between}").append(value, "bold")
 
 
 def _nothing_done(facts: Facts) -> Iterator[str]:
     place = as_place(facts["output_folder"])
-    if facts["command"] == "retry" and not facts["rows"]:
+    if facts["shards_done"] or facts["shards_failed"] or facts["shards_given_up"]:
+        return
+    if facts["command"] == "retry":
         codes = ", ".join(facts["codes"] or ())
         which = f"has failed with {codes}"
         if codes == "transient":
@@ -203,39 +212,27 @@ def _nothing_done(facts: Facts) -> Iterator[str]:
         yield f"nothing to do: {'' if facts['shards_before'] == 1 else 'all '}{are} finished before"
 
 
-def _outcomes(facts: Facts, width: int | None, phrase: Callable[[str], str]) -> Iterator[Text]:
-    """A line for each outcome with its code, rows and share; below it, what it means and what to do, and an example."""
-    failures = [outcome for outcome in facts["outcomes"] if outcome["code"] not in NO_FAILURES]
-    rest = failures[_MOST_OUTCOMES:] if len(failures) > _MOST_OUTCOMES + 1 else []
-    shown = [outcome for outcome in facts["outcomes"] if outcome not in rest]
-    if rest:
-        words = "any2ds inspect, or status_dict in the *_stats.json, show them all"
-        rows = sum(outcome["rows"] for outcome in rest)
-        shown.append({"code": f"{len(rest)} more", "rows": rows, "meaning": words, "advice": None, "example": None})
-    cells = [(each["code"], f"{each['rows']:,}", percent(each["rows"], facts["rows"])) for each in shown]
-    widths = [max(map(len, column)) for column in zip(("outcome", "rows", "share"), *cells, strict=True)]
-
-    def line(code: str, rows: str, share: str) -> str:
-        return f"{code:<{widths[0]}}  {rows:>{widths[1]}}  {share:>{widths[2]}}"
-
-    yield Text(line("outcome", "rows", "share"), style="bold")
-    for outcome, cell in zip(shown, cells, strict=True):
-        style = "green" if cell[0] == SUCCESS else "" if cell[0] in NO_FAILURES else "yellow"
-        text = Text(line(*cell))
-        text.stylize(style, 0, len(cell[0]))
-        yield text
-        if cell[0] != SUCCESS:
-            words = phrase(". ".join(filter(None, (outcome["meaning"], outcome["advice"]))))
-            yield Text(textwrap.indent(wrapped(words, width - 4) if width else words, "    "))
-        if outcome["example"]:
-            yield Text(f"    e.g. {outcome['example']}", style="dim")
+def _outcomes(facts: Facts, sentence: Sentence) -> Iterator[Text]:
+    """A line for each outcome with its code, rows and share; below it what it means, what to do and an example."""
+    outcomes = facts["outcomes"]
+    longest_code = max(len("outcome"), *(len(outcome["code"]) for outcome in outcomes))
+    longest_count = max(len("rows"), *(len(f"{outcome['rows']:,}") for outcome in outcomes))
+    yield Text(f"{'outcome':{longest_code}}  {'rows':>{longest_count}}   share", style="bold")
+    for place, outcome in enumerate(outcomes):
+        code, rows, share = outcome["code"], f"{outcome['rows']:,}", percent(outcome["rows"], facts["rows"])
+        style = "green" if code == SUCCESS else "" if code in NO_FAILURES else "yellow"
+        yield Text.assemble((f"{code:{longest_code}}", style), f"  {rows:>{longest_count}}  {share:>6}")
+        if code != SUCCESS and place < _MOST_EXPLAINED:
+            yield sentence(". ".join(filter(None, (outcome["meaning"], outcome["advice"]))), 4)
+            if outcome["example"]:
+                yield Text(f"    e.g. {outcome['example']}", style="dim")
 
 
 def _figures(facts: Facts) -> Iterator[str]:
     """How much, and how fast."""
     samples = f" as {facts['samples']:,} samples" if facts["samples"] != facts["stored"] else ""
-    stored = f"{facts['stored']:,} stored{samples}"
-    yield ", ".join([row_count(facts["rows"]), stored, f"{facts['failed']:,} failed", *_neither(facts)])
+    stored, failed = f"{facts['stored']:,} stored{samples}", f"{facts['failed']:,} failed"
+    yield ", ".join(filter(None, [row_count(facts["rows"]), stored, failed, *_neither(facts)]))
     received = f" ({size(facts['received'])} received)" if facts["received"] > facts["bytes"] else ""
     seconds, at_work = facts["seconds"], facts["seconds_at_work"]
     whole = f" ({duration(seconds)} with start-up and end)" if at_work < 0.95 * seconds else ""
@@ -252,18 +249,10 @@ def _figures(facts: Facts) -> Iterator[str]:
             yield f"{member.name}: {member.text}"
     for reason, count in facts["not_processed"].items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
-    options_of: dict[str, list[str]] = {}
-    for option, kinds in facts["unused_options"].items():
-        options_of.setdefault(kinds, []).append(option)
-    for kinds, options in options_of.items():
-        yield f"{', '.join(options)} changed nothing: no {kinds} was among the files"
-    if count := facts["files_of_other_kinds"]:
-        are = (
-            "1 file is no image, stored as it is"
-            if count == 1
-            else f"{count:,} files are no images, stored as they are"
-        )
-        yield f"{are}: --only_images refuses such files"
+    unused = facts["unused_options"]
+    for kinds in dict.fromkeys(unused.values()):
+        options = ", ".join(option for option in unused if unused[option] == kinds)
+        yield f"{options} changed nothing: no {kinds} was among the files"
 
 
 def _types(facts: Facts) -> Iterator[str]:
@@ -278,14 +267,13 @@ def _shards(facts: Facts) -> Iterator[str]:
     """What became of the shards, and what is left to do."""
     done, failed, given_up = facts["shards_done"], facts["shards_failed"], facts["shards_given_up"]
     if done or failed or given_up:
-        yield ", ".join(
-            [
-                f"{shard_count(done)} written to {as_place(facts['output_folder'])}",
-                *([f"{facts['shards_before']:,} finished before"] if facts["shards_before"] else []),
-                *([f"{failed:,} FAILED"] if failed else []),
-                *([f"{given_up:,} open given up: their rows are fetched again"] if given_up else []),
-            ]
+        pieces = (
+            f"{shard_count(done)} written to {as_place(facts['output_folder'])}",
+            _counted(facts["shards_before"], "finished before"),
+            _counted(failed, "FAILED"),
+            _counted(given_up, "open given up: their rows are fetched again"),
         )
+        yield ", ".join(filter(None, pieces))
     if facts["first_rows"] is not None:
         first = f"these are the first {facts['first_rows']:,} rows of the list"
         yield f"{first}: the same command without --limit makes the rest"
@@ -294,3 +282,16 @@ def _shards(facts: Facts) -> Iterator[str]:
         yield f"{are} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"
     elif facts["shards_of_others"] == 0:
         yield "all shards of the list are there: the dataset is complete"
+
+
+def _next_steps(facts: Facts) -> dict[str, str | None]:
+    """What to copy, by what it is for."""
+    pattern = facts["pattern"] and f"{as_place(facts['output_folder'])}{facts['pattern']}"
+    is_long = pattern and len(facts["pattern"]) > _LONGEST_PATTERN
+    return {
+        "to load": facts["load"],
+        "to load without any2ds": "the files that .any2ds/shards lists" if is_long else pattern,
+        "to look at": facts["report"],
+        "to look at what is finished": facts["report_command"],
+        f"to retry what may work now ({row_count(facts['retryable_rows'])})": facts["retry"],
+    }

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,11 @@ import orjson
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.counts import counts
 from any2ds.core.errors import error_text, redacted
 from any2ds.core.failures import NO_FAILURES, STEP_CODES, SUCCESS
-from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
-from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
-from any2ds.run.reporters._facts import progress
+from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
+from any2ds.run.reporters._facts import numbers
 
 log = logging.getLogger(__name__)
 
@@ -48,27 +45,6 @@ _CANCEL_TIMEOUT = 0.5  # seconds that `cancel` may take
 _SAVE_EVERY = 60.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What `.any2ds/wandb`, or the file of a rank, says of the runs so far."""
-
-    id: str  # of the run there
-    began: float  # the first run, in Unix seconds: a step is a millisecond since then, so that none is used twice
-    seconds: float = 0.0  # that the runs took
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # code -> rows of finished shards, by their last outcome
-
-    @classmethod
-    def of(cls, content: bytes | None) -> Saved:
-        """What a file says; a new run there if there is no such file, or if it cannot be read."""
-        if content is not None:
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                found = orjson.loads(content)
-                outcomes = counts(found["outcomes"], "outcomes")
-                return cls(str(found["id"]), float(found["began"]), float(found["seconds"]), outcomes)
-            log.warning("the file of wandb in the dataset cannot be read: a new run begins at Weights & Biases")
-        return cls(uuid.uuid4().hex[:12], time.time())
-
-
 def as_img2dataset(outcomes: Mapping[str, int], seconds: float) -> dict[str, float]:
     """The metrics on img2dataset's charts: shares of `count`, and rows per second, which it calls images."""
     rows = sum(outcomes.values())
@@ -85,65 +61,75 @@ def as_img2dataset(outcomes: Mapping[str, int], seconds: float) -> dict[str, flo
     }
 
 
-class Wandb(PeriodicReporter):
+class Wandb(Reporter):
     """Its thread may hang in the library: then `cancel` releases the helper process of that."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
         self._file = layout.wandb_file(run.member)
-        self._saved = Saved.of(run.output.read(self._file))
-        self._outcomes = Counter(self._saved.outcomes)
-        self._started = self._saved_at = time.monotonic()
+        content = run.output.read(self._file)
+        self._is_new = content is None
+        state = orjson.loads(content or b"{}")
+        self._id = state.get("id") or uuid.uuid4().hex[:12]  # of the run there
+        self._began = state.get("began") or time.time()  # the first run, in Unix seconds
+        self._outcomes = Counter[str](state.get("outcomes"))  # code -> rows of finished shards, by their last outcome
+        self._now: Facts = {}  # the newest progress
+        self._saved_at = time.monotonic()
         self._step = -1
         self._wandb: Any = None
-        self._there: Any = None  # wandb's; None if it is disabled
+        self._there: Any = None  # the run there; None if it is disabled
         self._is_shared = False  # the caller's program has a run of its own there
 
-    def on_start(self, finished_shards: int) -> None:
+    def report(self, event: str, facts: Facts) -> None:
+        if event == "start":
+            self._begin()
+        elif event == "progress":
+            self._now = facts
+            if self.is_due():
+                self._record()
+        elif event == "shard_finished":
+            self._outcomes.update(facts["outcomes"])
+            self._outcomes.subtract(facts["replaces"])
+            self._log("worker", as_img2dataset(facts["outcomes"], facts["seconds"]))
+        elif event == "finish":
+            self._record()
+            self._end(exit_code=int(bool(facts["shards_failed"] or facts["shards_given_up"])))
+
+    def _begin(self) -> None:
         """Raises what wandb raises if it cannot even record offline."""
         os.environ.setdefault("WANDB_SILENT", "true")  # it reads this when it begins, and would ask for a login
         self._wandb = importlib.import_module("wandb")
         self._is_shared = self._wandb.run is not None
         try:
-            self._there, problem = self._init(), ""
+            there, problem = self._init(), ""
         except Exception as error:  # no login, no network, or whatever wandb may raise
             problem = f" ({error_text(error)})"
             self._teardown()  # until then the id counts as in use
-            self._there = self._init(mode="offline")
-        if self._there.disabled:
-            self._there = None
+            there = self._init(mode="offline")
+        if there.disabled:
             return
-        if problem or self._there.settings.mode == "offline":
-            level, folder = logging.WARNING if problem else logging.INFO, os.path.dirname(self._there.dir)
+        self._there = there
+        if there.settings.mode == "offline":
+            level, folder = logging.WARNING if problem else logging.INFO, os.path.dirname(there.dir)
             log.log(level, "wandb is offline%s; it records in %s, and `wandb sync` uploads that", problem, folder)
         else:
-            log.info("the run is at %s", self._there.url)
-        self._there.define_metric("*", step_metric="seconds")
+            log.info("the run is at %s", there.url)
+        there.define_metric("*", step_metric="seconds")
         self._save()
 
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        if isinstance(event, ShardReport):
-            self._outcomes.update(event.status_dict)
-            self._outcomes.subtract(event.replaces)
-            metrics = as_img2dataset(event.status_dict, event.duration)
-            self._log({f"worker/{name}": value for name, value in metrics.items()})
-
-    def record(self) -> None:
-        live = {name: value for name, value in progress(self.now).items() if isinstance(value, (int, float))}
-        total = as_img2dataset(self._outcomes, self._seconds)
-        prefixed = {"live": live, "total": total}
-        self._log({f"{prefix}/{name}": value for prefix, each in prefixed.items() for name, value in each.items()})
+    def _record(self) -> None:
+        self._log("live", numbers(self._now))
+        self._log("total", as_img2dataset(self._outcomes, time.time() - self._began))
         if time.monotonic() - self._saved_at >= _SAVE_EVERY:
             self._save()
 
-    def on_finish(self, total: RunReport) -> None:
-        self.record()
+    def _end(self, exit_code: int) -> None:
         if self._there is not None:
-            rows = max(1, self._outcomes.total())
-            status = [(code, count / rows, count) for code, count in self._outcomes.most_common() if count > 0]
-            self._log({"status": self._wandb.Table(columns=["status", "frequency", "count"], data=status)})
+            outcomes = +self._outcomes
+            rows = [(code, count / outcomes.total(), count) for code, count in outcomes.most_common()]
+            self._log("", {"status": self._wandb.Table(columns=["status", "frequency", "count"], data=rows)})
             self._save()
-            self._there.finish(exit_code=int(self.was_stopped or bool(total.failed_shards)))
+            self._there.finish(exit_code=exit_code)
         self._teardown()
 
     def cancel(self) -> None:
@@ -162,46 +148,37 @@ class Wandb(PeriodicReporter):
         """Raises as wandb does."""
         watch, output, member = self.watch, self.run.output, self.run.member
         dataset = redacted(output.url).rstrip("/").rsplit("/", 1)[-1] or None
-        is_new = not self._saved.seconds  # a run that is continued keeps its name
-        usual_name = " ".join(filter(None, (dataset, member.replace("-", " ")))) if is_new else None
+        usual_name = " ".join(filter(None, (dataset, member.replace("-", " ")))) if self._is_new else None
         timeout = float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_TIMEOUT)
-        known = self._wandb.Settings.model_fields  # of this version
-        wanted = {name: value for name, value in {**_SETTINGS, "init_timeout": timeout}.items() if name in known}
+        is_inside = output.is_local and Path.cwd().is_relative_to(Path(output.path).resolve())
         return self._wandb.init(
             project=watch.wandb_project,
             entity=watch.wandb_entity,
             name=watch.wandb_run_name or os.environ.get("WANDB_NAME") or usual_name,
-            id=self._saved.id,
+            id=self._id,
             resume="allow",
             job_type=self.run.command,
             group=(os.environ.get("WANDB_RUN_GROUP") or dataset) if member else None,
             config={**self.run.options, "any2ds": __version__},
-            dir=os.environ.get("WANDB_DIR") or self._folder_outside(),
-            settings=self._wandb.Settings(**wanted),
+            dir=os.environ.get("WANDB_DIR") or (Path(output.path).resolve().parent if is_inside else None),
+            settings=self._wandb.Settings(**_SETTINGS, init_timeout=timeout),
             **more,
         )
 
-    def _folder_outside(self) -> str | None:
-        """For wandb's files if its own choice, the working folder, is inside the dataset: the one beside that."""
-        dataset, here = Path(self.run.output.path).resolve(), Path.cwd()
-        is_inside = self.run.output.is_local and (dataset == here or dataset in here.parents)
-        return str(dataset.parent) if is_inside else None
-
-    @property
-    def _seconds(self) -> float:
-        return self._saved.seconds + time.monotonic() - self._started
-
-    def _log(self, metrics: Mapping[str, Any]) -> None:
+    def _log(self, group: str, metrics: Mapping[str, Any]) -> None:
+        """Steps are milliseconds since the first run began, so that none is used twice, whatever clocks do."""
         if self._there is not None and metrics:
-            self._step = max(self._step + 1, int((time.time() - self._saved.began) * 1000))  # clocks are put back
-            self._there.log({"seconds": self._seconds, **metrics}, step=self._step)
+            seconds = time.time() - self._began
+            self._step = max(self._step + 1, int(seconds * 1000))
+            named = {f"{group}/{name}" if group else name: value for name, value in metrics.items()}
+            self._there.log({"seconds": seconds, **named}, step=self._step)
 
     def _save(self) -> None:
         """A run that is killed loses what came after, up to a minute."""
         self._saved_at = time.monotonic()
-        saved = Saved(self._saved.id, self._saved.began, self._seconds, dict(+self._outcomes))
+        state = {"id": self._id, "began": self._began, "outcomes": +self._outcomes}
         try:
-            self.run.output.write(self._file, orjson.dumps(asdict(saved), option=orjson.OPT_INDENT_2))
+            self.run.output.write(self._file, orjson.dumps(state))
         except Exception:  # file systems raise whatever they like
             log.debug("%s cannot be written", self._file, exc_info=True)
 

@@ -1,30 +1,26 @@
 """The report at the end of a run tells what is stored, what is not and why, and what would be needed for more."""
 
-import os
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from any2ds import download, retry
+from any2ds import download
 from any2ds.config.command_line import retry_call, retry_command
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
-from any2ds.config.watch import WatchOptions
 from any2ds.core.failures import FAILURE_CODES, failure_code
+from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left
-from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
-from any2ds.run.reporters._facts import finish, shortened
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._facts import Seen, finish, progress, shortened
 from any2ds.run.reporters._screen import ending
 from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[3] / "examples" / "data" / "images"
-ROOT = str(Path(__file__).parents[3])
 TOTAL = RunReport(
     shards=42,
     count=1000,
@@ -47,9 +43,7 @@ def reported(url: str = "dataset", **options: Any) -> RunInfo:
 
 
 def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:
-    seen = PeriodicReporter(WatchOptions(), run or reported())
-    seen.done = set(range(total.shards))
-    return finish(total, seen)
+    return finish(total, run or reported(), Seen(progress(Snapshot()), set(range(total.shards))))
 
 
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
@@ -117,41 +111,18 @@ def test_only_what_any2ds_loads_has_such_a_call() -> None:
         assert "to load without any2ds: dataset/{00000..00041}." in words
 
 
-@pytest.mark.parametrize(
-    ("steps", "options", "is_said"),
-    [
-        ("image", {}, True),
-        ("image", {"only_images": True}, False),
-        ("image video", {}, False),  # a list of both
-        ("image archive", {}, False),
-        ("image", {"transform": ["my.py:step"]}, False),
-        ("", {}, False),
-    ],
-)
-def test_files_of_other_kinds_are_counted_where_images_were_expected(
-    steps: str, options: dict[str, Any], is_said: bool
-) -> None:
-    run = replace(reported(**options), steps=dict.fromkeys(steps.split(), ("file_size",)))
-    for exts, words in (
-        ({"jpg": 900, "html": 2000, "data.txt": 2, "svg": 5}, "2,002 files are no images, stored as they are"),
-        ({"html": 1}, "1 file is no image, stored as it is"),
-    ):
-        assert (f"{words}: --only_images refuses such files\n" in shown(replace(TOTAL, exts=exts), run)) is is_said
-
-
 def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
     record_as_failed = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
     assert "to retry" not in shown(record_as_failed)
     assert facts_of(record_as_failed)["retry"] is None
 
 
-def test_what_is_rare_is_added_up() -> None:
+def test_all_outcomes_have_their_rows_and_the_most_frequent_are_explained() -> None:
     codes = {code: number + 1 for number, code in enumerate(sorted(FAILURE_CODES)[:20])}
-    words = shown(RunReport(shards=1, count=sum(codes.values()), failed_to_download=210, status_dict=codes))
-    assert "8 more" in words
-    assert sum(code in words for code in codes) >= 12
-    rest = next(line for line in words.splitlines() if line.startswith("8 more"))
-    assert rest.split()[2] == str(sum(range(1, 9)))
+    lines = shown(RunReport(shards=1, count=sum(codes.values()), failed_to_download=210, status_dict=codes))
+    counted = [line.split()[:2] for line in lines.splitlines() if line.split(" ")[0] in codes]
+    assert counted == [[code, str(rows)] for code, rows in sorted(codes.items(), key=lambda item: -item[1])]
+    assert sum(failure_code(code).meaning in lines for code in codes) == 12
 
 
 def test_nothing_of_a_list_or_a_server_reaches_the_terminal_as_more_than_words() -> None:
@@ -227,36 +198,6 @@ def test_the_command_has_what_was_chosen_and_the_parser_understands_it() -> None
     assert retry_call("it's mine", {"timeout": 2.5}) == 'any2ds.retry("it\'s mine", timeout=2.5)'
 
 
-@pytest.mark.slow
-def test_the_command_at_the_end_is_one_that_works(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": ROOT}
-    with serve(PICTURES, {"late.jpg": ["503", "ok"]}) as server:
-        (tmp_path / "late.jpg").touch()
-        rows = "\n".join([server.url("bars-01.jpg"), server.url("gone.jpg"), server.url("late.jpg")])
-        (tmp_path / "urls.txt").write_text(rows)
-        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--output_folder=a b", "--file_size=0"]
-        how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-        done = subprocess.run([*command, "--thread_count=3"], timeout=100, check=True, **how)
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("to retry")]
-        assert line == "to retry what may work now (1 row): any2ds retry 'a b' --thread_count=3"
-        again = shlex.split(line.partition(": ")[2])
-        done = subprocess.run([sys.executable, "-m", *again], timeout=100, check=True, **how)
-        assert "tried again: 1 row" in done.stderr
-        assert server.counts["late.jpg"] == 2
-
-
-def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(PICTURES, {"late.jpg": ["503"]}) as server:
-        out = str(tmp_path / "out")
-        download([server.url("late.jpg")], output_folder=out, distributor="inline", file_size=0)
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to retry")]
-        assert line.partition(": ")[2] == f"any2ds.retry({out!r}, distributor='inline')"
-        assert retry(out, distributor="inline").count == 1
-    told = capsys.readouterr().err
-    assert "tried again: 1 row, of which 0 are stored now" in told
-    assert "to retry" not in told
-
-
 def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve(PICTURES) as server:
         rows = [{"url": server.url("bars-01.jpg"), "caption": "bars", **{f"c{n}": n for n in range(10)}}]
@@ -265,12 +206,12 @@ def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, caps
         download(rows, **how)
         first, second, *_ = capsys.readouterr().err.splitlines()
         assert first == f"any2ds writes to {out}/"
-        names = "caption, c0, c1, c2, c3, c4, c5, c6 and 3 more"
+        names = ", ".join(["caption", *(f"c{n}" for n in range(10))])
         assert second == f"not kept from the list: {names} (caption_col and save_additional_columns keep columns)"
         download(rows, **how)  # all of it is there: its columns cannot change
         assert "not kept" not in capsys.readouterr().err
         download(rows, **{**how, "caption_col": "caption", "output_folder": str(tmp_path / "captions")})
-        assert "c7 and 2 more (save_additional_columns keeps columns)\n" in capsys.readouterr().err
+        assert "c8, c9 (save_additional_columns keeps columns)\n" in capsys.readouterr().err
         everything = {"caption_col": "caption", "save_additional_columns": [f"c{n}" for n in range(10)]}
         download(rows, **{**how, **everything, "output_folder": str(tmp_path / "other")})
         assert "not kept" not in capsys.readouterr().err

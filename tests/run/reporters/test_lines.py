@@ -60,11 +60,11 @@ def test_a_plain_line_has_all_that_is_known() -> None:
         verdict=Verdict("dns", "limited by DNS"),
     )
     assert plain(progress(now)) == (
-        "0:01:05: 100 of 1,000 rows (10.0%), 10 min left, 1.5 stored/s, 2 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
+        "0:01:05, 10 min left: 100 of 1,000 rows (10.0%), 1.5 stored/s, 2 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
         "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
         "failed: http_404 6, dns 3; rows wait for a.example 7 (429); limited by DNS"
     )
-    assert "59 in flight (50 and 9 slow ones), " in plain(progress(replace(now, in_flight=59, window=50)))
+    assert "50 of 50 in flight, 9 slow ones, " in plain(progress(replace(now, in_flight=59, window=50)))
     assert "left" not in plain(progress(replace(now, share=1.0, eta=0.0)))
     assert plain(progress(Snapshot(seconds=1))) == "1.0 s: 0 rows, 0 stored/s, 0 bytes/s, 0 stored, shards: 0 done"
 
@@ -109,7 +109,8 @@ def test_every_line_on_standard_error_is_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     said = events(done.stderr)
-    assert [event["event"] for event in said if event["event"] not in ("progress", "output")] == ["start", "finish"]
+    events_of_run = [event["event"] for event in said if event["event"] not in ("progress", "output")]
+    assert events_of_run == ["start", "shard_finished", "finish"]
     start, end = said[0], said[-1]
     assert (start["command"], start["output_folder"], start["shards_before"]) == ("download", "out", 0)
     texts = [event["text"] for event in said if event["event"] == "output"]
@@ -151,7 +152,8 @@ import logging, threading, warnings
 from any2ds import cli
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters.console import console_reporter
+from any2ds.run.reporting import Reporters
+from any2ds.core.metrics import Snapshot
 from any2ds.storage.opening import open_folder
 from any2ds.core.reports import RunReport, ShardError
 
@@ -163,10 +165,11 @@ thread.start()
 thread.join()
 watch = WatchOptions(log_format="json")
 run = RunInfo("download", open_folder("out", StorageOptions()), {}, StorageOptions(), "x")
-reporter = console_reporter(watch, run)
+reporter = Reporters(watch, run, quiet=False)
 reporter.on_start(3)
 reporter.on_shard(ShardError(7, "because of http://user:secret@a.example/", attempt=1, again=True))
 reporter.on_stopping(2, 10)
+reporter.on_progress(Snapshot())
 reporter.on_finish(RunReport(left_shards=2))
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

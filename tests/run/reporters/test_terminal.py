@@ -22,7 +22,7 @@ STORY = """
 import sys, logging
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters.console import console_reporter
+from any2ds.run.reporting import Reporters
 from any2ds.storage.opening import open_folder
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.metrics import HostLoad, Snapshot, Verdict
@@ -41,7 +41,7 @@ def snapshot(**more):
 
 folder = sys.argv[1] if len(sys.argv) > 1 else "/tmp/does-not-matter"
 run = RunInfo("download", open_folder(folder, StorageOptions()), {"output_folder": folder}, StorageOptions(), "x")
-reporter = console_reporter(WatchOptions(), run)
+reporter = Reporters(WatchOptions(), run, quiet=False)
 reporter.on_start(0)
 """
 END = """
@@ -243,7 +243,7 @@ def test_a_dumb_terminal_gets_plain_lines(terminal: Callable[..., Any], how: dic
     seen = terminal(code + "reporter.on_progress(snapshot())\n" + END, 200, **how)
     lines = seen.end()
     assert b"\x1b" not in seen.raw
-    assert any(line.startswith("0:01:05: 10,000 of 40,000 rows (25.0%), 3 min left") for line in lines)
+    assert any(line.startswith("0:01:05, 3 min left: 10,000 of 40,000 rows (25.0%), ") for line in lines)
 
 
 def test_without_colours_there_are_none(terminal: Callable[..., Any]) -> None:
@@ -294,7 +294,7 @@ if child:
 os.setpgid(0, 0)  # in the background
 """
     seen = terminal(code + story + "reporter.on_progress(snapshot())\nsys.stdin.readline()\n", 400, session=False)
-    line = "0:01:05: 10,000 of 40,000 rows"  # of the child; the parent prints the prompt
+    line = "0:01:05, 3 min left: 10,000 of 40,000 rows"  # of the child; the parent prints the prompt
     seen.until(lambda shown: "prompt" in shown and any(each.startswith(line) for each in shown))
     assert b"\x1b" not in seen.raw
     seen.tell()

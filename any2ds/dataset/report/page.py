@@ -13,14 +13,14 @@ from markupsafe import Markup
 
 from any2ds.core import text
 from any2ds.core.failures import NO_FAILURES, SUCCESS
-from any2ds.dataset.loaders import Snippet
 from any2ds.dataset.pictures import Picture
 from any2ds.dataset.rendering import environment
 from any2ds.dataset.report import charts
-from any2ds.dataset.thumbnails import Thumbnail
 
 if TYPE_CHECKING:
+    from any2ds.dataset.loaders import Snippet
     from any2ds.dataset.summary import Summary
+    from any2ds.dataset.thumbnails import Thumbnail
 
 _SHOWN = 20  # lines of a table in HTML
 _SHOWN_IN_MARKDOWN = 15

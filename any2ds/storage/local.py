@@ -15,7 +15,7 @@ from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.regular import check_regular, open_regular, refuse_link
 from any2ds.storage.disk.space import Room
-from any2ds.storage.disk.staging import remove, staging
+from any2ds.storage.disk.staging import remove, staged_file, staging
 from any2ds.storage.folders import OutputFolder, Place
 
 
@@ -154,9 +154,7 @@ class LocalFolder(OutputFolder):
     @contextmanager
     def _made(self, data: bytes) -> Iterator[Path]:
         """A file with this content, on the disk of the dataset, flushed."""
-        with staging(self._temporary, self.staging_tag(self.lock_file)) as folder:
-            path = folder / "file"
-            path.write_bytes(data)
+        with staged_file(self._temporary, self.staging_tag(self.lock_file), data) as path:
             self._flush(path)
             yield path
 

@@ -1,7 +1,7 @@
-"""Folders for files that are made before they are published: each of one process, removed at the end.
+"""Folders for files that are made before they are published, each of one process, and small files by themselves.
 
-`mkdtemp` makes them, so that in /tmp no other user can prepare one or write in it. Their names have the tag of a run:
-who has the locks of that run removes what its killed processes have left.
+`mkdtemp` makes the folders, so that in /tmp no other user can prepare one or write in it. All names have the tag of a
+run: who has the locks of that run removes what its killed processes have left.
 
 Where a name can be predicted, another user may have made a folder or a link of that name before us, in order to replace
 what we put into it: it is used only if it is private.
@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from any2ds.core.layout import STATE_FOLDER
+
+Made = TypeVar("Made")
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TRIES = 100  # at a folder whose parent others may be removing at the same time
@@ -28,7 +32,7 @@ _TRIES = 100  # at a folder whose parent others may be removing at the same time
 @contextmanager
 def staging(root: Path, tag: str) -> Iterator[Path]:
     """A new folder in `root`, for this process alone."""
-    folder = _new_folder(root, tag)
+    folder = _made_in(root, lambda: Path(tempfile.mkdtemp(prefix=f"any2ds-{tag}-", dir=root)))
     try:
         yield folder
     finally:
@@ -36,12 +40,30 @@ def staging(root: Path, tag: str) -> Iterator[Path]:
         _remove_if_empty(root)
 
 
-def _new_folder(root: Path, tag: str) -> Path:
+@contextmanager
+def staged_file(root: Path, tag: str, data: bytes) -> Iterator[Path]:
+    """A new file in `root`, the folder of a dataset for this, which is removed unless it has got another name."""
+    path = root / f"any2ds-{tag}-{secrets.token_hex(8)}"
+
+    def write() -> None:
+        with open(path, "xb") as file:  # with the rights that files get here: it is going to be published
+            file.write(data)
+
+    try:
+        _made_in(root, write)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        _remove_if_empty(root)
+
+
+def _made_in(root: Path, make: Callable[[], Made]) -> Made:
+    """What `make` makes in a folder, which is there then."""
     for _ in range(_TRIES):
         # Others may just be removing what is empty, also while `mkdir` looks what it is that is there already.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             root.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(prefix=f"any2ds-{tag}-", dir=root))
+            return make()
     root.mkdir(parents=True, exist_ok=True)  # there can be none, as below /proc, an automounter's root, or a file
     raise FileNotFoundError(f"{root} is removed repeatedly")
 
@@ -49,9 +71,9 @@ def _new_folder(root: Path, tag: str) -> Path:
 def sweep(root: Path, tag: str) -> None:
     """Remove what the processes of a run have left, none of which lives any more."""
     with contextlib.suppress(OSError):  # not there, or just removed
-        for folder in list(root.glob(f"any2ds-{tag}-*")):
-            if is_private(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+        for staged in list(root.glob(f"any2ds-{tag}-*")):
+            if is_private(staged) or not staged.is_dir():
+                remove(staged)
     _remove_if_empty(root)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from any2ds.config import presets
+from any2ds.config.command_line import flag
+from any2ds.config.media import MEDIA_GROUPS
+from any2ds.config.options import InputOptions, OutputOptions
 from any2ds.core.errors import OutputError, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
@@ -16,20 +21,16 @@ from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut
 from any2ds.storage.folders import OutputFolder
 
+DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
+"""The groups of options that decide which row is in which shard, what its key is, and what is stored of it."""
+
 _MOST_SHOWN = 300  # characters of a URL
 _STEPS_OF_ONE_OPTION = ("archive", "text")
 
 
 def changed_options(before: Manifest, now: Manifest) -> list[str]:
     """The options, steps and columns that decide about shards and differ now, as text."""
-    options = {
-        name: (before.options.get(name), value)
-        for name, value in now.options.items()
-        if not _are_alike(name, before.options.get(name), value)
-    }
-    if "preset" in options:  # it sets many others
-        options = {"preset": options["preset"]}
-    if options:  # steps and columns follow from them
+    if options := _changed(before, now):  # steps and columns follow from them
         return [f"{name} was {was!r}, now {value!r}" for name, (was, value) in options.items()]
     changed = []
     if (were := _steps_of(before)) != (are := _steps_of(now)):
@@ -39,6 +40,32 @@ def changed_options(before: Manifest, now: Manifest) -> list[str]:
         if was != became:
             changed.append(f"column {name!r} was {was or 'not there'}, now {became or 'not there'}")
     return changed
+
+
+def way_back(before: Manifest, now: Manifest) -> str:
+    """How to give the options of the dataset: `with --file_ext=jpg, without --preset, --dedupe`; empty if none differs.
+
+    An option that had its default value is left out: given with it, it may need others, and would be refused.
+    """
+    preset = presets.find(before.options.get("preset"))
+    own = {field.name: field.default for group in DECIDING_GROUPS for field in fields(group)}
+    defaults = {**own, **(preset.defaults if preset else {})}
+    changed = _changed(before, now)
+    usual = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}  # as in JSON
+    kept = {name: was for name, (was, _) in changed.items() if was not in (None, [], usual[name])}
+    given = " ".join(flag(name, was) for name, was in kept.items())
+    left_out = ", ".join(f"--{name}" for name in changed if name not in kept)
+    return ", ".join([f"with {given}"] * bool(given) + [f"without {left_out}"] * bool(left_out))
+
+
+def _changed(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
+    """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
+    options = {
+        name: (before.options.get(name), value)
+        for name, value in now.options.items()
+        if not _are_alike(name, before.options.get(name), value)
+    }
+    return {"preset": options["preset"]} if "preset" in options else options
 
 
 def _are_alike(name: str, before: Any, now: Any) -> bool:

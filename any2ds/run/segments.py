@@ -15,15 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.config import presets
-from any2ds.config.media import MEDIA_GROUPS
-from any2ds.config.options import Config, InputOptions, OutputOptions
+from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import begin_segment, read_manifest, warn_of_versions
 from any2ds.readers.sources import Source
-from any2ds.run.compare import another_list, changed_options, read_stats
+from any2ds.run.compare import DECIDING_GROUPS, another_list, changed_options, read_stats, way_back
 from any2ds.run.lost_files import lost_files
 from any2ds.run.overwrite import overwrite
 from any2ds.run.place import Place
@@ -35,13 +34,7 @@ from any2ds.transforms.chain import Pipeline, step_records
 log = logging.getLogger(__name__)
 
 _NOT_DECIDING = {"url_list", "input_format", "limit", "output_folder", "incremental_mode"}
-_DECIDING = [
-    field.name
-    for group in (InputOptions, OutputOptions, *MEDIA_GROUPS)
-    for field in fields(group)
-    if field.name not in _NOT_DECIDING
-]
-"""The options that decide which row is in which shard, what its key is, and what is stored of it."""
+_DECIDING = [field.name for group in DECIDING_GROUPS for field in fields(group) if field.name not in _NOT_DECIDING]
 
 
 def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
@@ -75,10 +68,11 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
             names, before, finished = output.names(), None, frozenset()
     manifest = before or _begin(output, now)
     if changed := changed_options(manifest, now):
+        back = way_back(manifest, now)
         raise OutputError(
-            f"{output.url!r} is made with other options ({'; '.join(changed)}). Nothing was changed. Go on with the "
-            "options as they were; or --incremental_mode=overwrite starts anew, and another output_folder holds "
-            "another dataset"
+            f"{output.url!r} is made with other options ({'; '.join(changed)}). Nothing was changed. "
+            + (f"To go on, run the same command {back}; or " if back else "")
+            + "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
         )
     _, versions = with_versions(manifest.steps, now.first_steps)
     if versions:

@@ -47,12 +47,8 @@ def way_back(before: Manifest, now: Manifest) -> str:
 
     An option that had its default value is left out: given with it, it may need others, and would be refused.
     """
-    preset = presets.find(before.options.get("preset"))
-    own = {field.name: field.default for group in DECIDING_GROUPS for field in fields(group)}
-    defaults = {**own, **(preset.defaults if preset else {})}
-    changed = _changed(before, now)
-    usual = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}  # as in JSON
-    kept = {name: was for name, (was, _) in changed.items() if was not in (None, [], usual[name])}
+    changed, defaults = _changed(before, now), _defaults(before.options.get("preset"))
+    kept = {name: was for name, (was, _) in changed.items() if was not in (None, [], defaults[name])}
     given = " ".join(flag(name, was) for name, was in kept.items())
     left_out = ", ".join(f"--{name}" for name in changed if name not in kept)
     return ", ".join([f"with {given}"] * bool(given) + [f"without {left_out}"] * bool(left_out))
@@ -60,12 +56,22 @@ def way_back(before: Manifest, now: Manifest) -> str:
 
 def _changed(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
     """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
+    # A dataset from before an option was added was made with what is its default now.
+    recorded = {**_defaults(None), **before.options}
     options = {
-        name: (before.options.get(name), value)
+        name: (recorded[name], value)
         for name, value in now.options.items()
-        if not _are_alike(name, before.options.get(name), value)
+        if not _are_alike(name, recorded[name], value)
     }
     return {"preset": options["preset"]} if "preset" in options else options
+
+
+def _defaults(preset: str | None) -> dict[str, Any]:
+    """The defaults of the deciding options, as `.any2ds/run` has them, with those of a preset."""
+    own = {field.name: field.default for group in DECIDING_GROUPS for field in fields(group)}
+    part = presets.find(preset)
+    defaults = {**own, **(part.defaults if part else {})}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
 
 
 def _are_alike(name: str, before: Any, now: Any) -> bool:

@@ -26,6 +26,11 @@ class Columns:
         return tuple(dict.fromkeys([*self.texts, *self.others]))
 
     @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that each file must have: without them, nothing could be fetched, or not be checked."""
+        return (self.url, *self.urls, *self.expected_hashes)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The columns that are always text."""
         caption = None if self.caption in self.others else self.caption  # which keeps its type in the metadata
@@ -66,7 +71,7 @@ class Reader(Protocol):
         `stream` is decompressed; its `read` may be short. A format without named columns (txt) has one, called
         `columns.url`. `schema` has the types of an earlier file of the same list: a format without types yields these,
         else `columns.types`; a format with types keeps its own, and the caller casts. With a schema, columns may be
-        absent but for that of the URLs.
+        absent but for `columns.required`.
 
         A malformed row, or one with a value that does not fit the type of its column, becomes a bad row
         (`readers.bad_rows`), if the next row can be found: batches then have that column as well.

@@ -208,11 +208,11 @@ def is_text_or_binary(type: pa.DataType) -> bool:
 
 
 def names_to_read(columns: Columns, existing: Sequence[str], schema: pa.Schema | None) -> list[str]:
-    """The wanted columns of a file with the columns `existing`; a later one, with a `schema`, needs only that of URLs.
+    """The wanted columns of a file with the columns `existing`; a later one, with a `schema`, needs `columns.required`.
 
     Raises MissingColumns, InputError as `require` does.
     """
-    names = [name for name in columns.names if schema is None or name == columns.url or name in existing]
+    names = [name for name in columns.names if schema is None or name in columns.required or name in existing]
     require(names, existing)
     return names
 

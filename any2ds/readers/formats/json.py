@@ -65,7 +65,7 @@ class Json:
             is_array = document.peek() == b"["
             labels[name] = []
             found[name] = _column(document, labels[name], is_array)
-        required = columns.names if schema is None else [columns.url]
+        required = columns.names if schema is None else columns.required
         if absent := [name for name in required if name not in found]:
             raise MissingColumns(absent, self.names)
         sizes = {name: sum(map(len, arrays)) for name, arrays in found.items()}

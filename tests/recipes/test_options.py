@@ -499,7 +499,7 @@ def test_a_host_is_asked_as_often_as_it_may_be(built: Builds, media: Path) -> No
     assert times[-1] - times[0] > 0.5
 
 
-@shows("fetcher", "hosts", "robots", "block_private_addresses", "allow_link_local", "allow_schemes")
+@shows("hosts", "robots", "block_private_addresses", "allow_link_local", "allow_schemes")
 def test_who_asks_and_who_is_asked(built: Builds, media: Path, tmp_path: Path) -> None:
     (robots := media / "robots.txt").write_text("User-agent: *\nDisallow: /picture.jpg\n")
     try:

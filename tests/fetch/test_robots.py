@@ -194,6 +194,7 @@ class TestFiles:
             (["Request-rate: 1/5"], 5),
             (["Request-rate: 30/1m 0900-1700"], 2),
             (["Request-rate: 0/5", "Request-rate: 5", "Request-rate: /"], 0),
+            ([f"Request-rate: 1/{'9' * 400}s"], 0),
             (["Crawl-delay: 1", "Request-rate: 1/10s"], 10),
         ],
     )

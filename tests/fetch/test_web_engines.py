@@ -90,6 +90,8 @@ def test_a_cookie_that_is_set_on_the_way_of_redirects_is_sent_to_its_host_on_tha
             self.send_response(200 if is_let_in else 302)
             self.send_header("Set-Cookie", "seen=1; Path=/; HttpOnly")
             self.send_header("Set-Cookie", "only=tls; Secure")
+            self.send_header("Set-Cookie", "strange=\xe9")
+            self.send_header("Set-Cookie", "gone=1; Path=/; Max-Age=0")
             self.send_header("Location", self.path)
             self.send_header("Content-Length", "2")
             self.end_headers()

@@ -66,6 +66,7 @@ _HEADERS = {
 }
 _LINES = frozenset({"set-cookie", "x-robots-tag"})  # of which each header counts by itself
 _MOST_COOKIES, _LONGEST_COOKIE = 50, 4096  # of one attempt
+_NO_TIME_LEFT = re.compile(r"max-age\s*=\s*(?:0|-\d+)")  # how a server deletes a cookie
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLsSxXH")
 # Connection, Content-Encoding and Content-Range are read; Content-Type and others are not.
@@ -503,7 +504,9 @@ class _Transfer:
         self.resolved = ""  # the addresses of a host, in the notation of libcurl
         self._addresses: list[str] = []  # that were asked, redirects included
         self._proxy = self._options.proxy or ""  # which the next request goes through
-        self._cookies: dict[tuple[str, str], str] = {}  # (host, name) -> name=value, set on the way of redirects
+        self._cookies: dict[
+            tuple[str, str], tuple[str, bool]
+        ] = {}  # (host, name) -> name=value, and whether for https only
         self._is_judging_at_sockets = False
         self.sent = False  # libcurl has it
         for name, value in pool.settings:
@@ -580,20 +583,30 @@ class _Transfer:
         if not url.startswith("http"):
             return None
         found = [self._jar.header(url)] if self._jar is not None else []
-        found += [text for (host, _), text in self._cookies.items() if host == parts(url)[2]]
+        found += [
+            text
+            for (host, _), (text, is_secure) in self._cookies.items()
+            if host == parts(url)[2] and (url.startswith("https:") or not is_secure)
+        ]
         return "; ".join(filter(None, found)) or None
 
     def _keep_cookies(self, lines: str) -> None:
         """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""
         for line in lines.split("\n"):
-            text, *attributes = line.split(";")
-            is_secure = any(attribute.strip().lower() == "secure" for attribute in attributes)
-            if (
-                len(text) <= _LONGEST_COOKIE
+            text, *attributes = map(str.strip, line.split(";"))
+            lowered = [attribute.lower() for attribute in attributes]
+            is_secure = "secure" in lowered
+            place = parts(self.at)[2], text.partition("=")[0].strip()
+            if any(_NO_TIME_LEFT.fullmatch(attribute) for attribute in lowered):
+                self._cookies.pop(place, None)
+            elif (
+                text.isascii()
+                and text.isprintable()
+                and len(text) <= _LONGEST_COOKIE
                 and len(self._cookies) < _MOST_COOKIES
                 and not (is_secure and self.at.startswith("http:"))
             ):
-                self._cookies[parts(self.at)[2], text.partition("=")[0].strip()] = text.strip()
+                self._cookies[place] = text, is_secure
 
     def must_ask_again(self, error: tuple[int, str] | None) -> bool:
         """Whether what has come may be no answer to this request: what was left on a connection that was used before,

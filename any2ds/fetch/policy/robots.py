@@ -90,10 +90,11 @@ class Rules:
         lines = list(_lines_for_us(text, self._product))
         self.size = sum(map(len, lines)) + _RULE_BYTES * len(lines)  # bytes of memory, roughly
         rules = self._rules = Protego.parse("\n".join(lines))
-        delay, rate = rules.crawl_delay(self._product) or 0.0, rules.request_rate(self._product)
-        if rate is not None:
-            delay = max(delay, rate.seconds / rate.requests)
-        self.delay = min(delay, MOST_DELAY)  # seconds between two requests
+        delays = [rules.crawl_delay(self._product) or 0.0]
+        if (rate := rules.request_rate(self._product)) is not None:
+            with contextlib.suppress(ArithmeticError):  # numbers of any length
+                delays.append(rate.seconds / rate.requests)
+        self.delay = min(max(delays), MOST_DELAY)  # seconds between two requests
 
     def allows(self, url: str) -> bool:
         """Whether a normalised http(s) URL may be asked for."""

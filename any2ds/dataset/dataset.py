@@ -31,6 +31,7 @@ from any2ds.dataset.run_file import segment_files
 from any2ds.dataset.shards import ShardTable
 from any2ds.storage.lists import similar_beside
 from any2ds.storage.opening import open_folder
+from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -250,10 +251,18 @@ class Dataset:
             raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
 
     def _run_file(self) -> Manifest | None:
+        """Raises Unreachable if a store fails, of which nothing can be said then."""
         if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            run = Manifest.parse(self.read(layout.RUN_FILE), segment_files(self.folder))
+            content, segments = self.read(layout.RUN_FILE), segment_files(self.folder)
+        except Exception as error:  # every file system has exceptions of its own
+            if not self.folder.is_local and not is_permanent(error.__cause__ or error):
+                raise Unreachable(f"{self.folder.url!r} cannot be opened: {access_text(error)}") from error
+            self.run_problem = error_text(error)
+            return None
+        try:
+            run = Manifest.parse(content, segments)
             _ = run.layout  # raises ValueError if the options do not decide it
             formats = run.options.get("metadata_format") or []
             if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):

@@ -88,6 +88,8 @@ class ShardSample:
                 if dataset.run is None:
                     raise OutputError(f"{url!r}: {layout.RUN_FILE} cannot be read")
                 return cls(dataset, table.ids, table)
+        except Unreachable:
+            raise
         except (OutputError, LookupError):  # the list of shards is broken
             pass
         except Exception as error:  # it is missing, or broken; any file system has exceptions of its own

@@ -102,7 +102,11 @@ class OutputFolder(ABC):
 
     def staging_tag(self, lock_file: str) -> str:
         """What the names of staging folders have in common, of the run that holds a lock file, on this machine."""
-        return hashlib.sha256(f"{kernel()} {self.identity} {lock_file}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{kernel()} {self._volume()} {self.identity} {lock_file}".encode()).hexdigest()[:12]
+
+    def _volume(self) -> str:
+        """What tells it from a folder at the same path in another container."""
+        return ""
 
     # Looking
 

@@ -30,6 +30,12 @@ class LocalFolder(OutputFolder):
         room = Room(self._root, place.options.min_free_bytes, "go on with a copy of the folder on a bigger disk")
         super().__init__(place, fs, path, os.path.realpath(path), room, self._temporary)
 
+    def _volume(self) -> str:
+        with suppress(FileNotFoundError):
+            there = self._root.stat()
+            return f"{there.st_dev}:{there.st_ino}"
+        return ""
+
     def _names(self, folder: str) -> Iterator[str]:
         with os.scandir(self._root / folder) as entries:
             yield from (entry.name for entry in entries)
@@ -100,7 +106,7 @@ class LocalFolder(OutputFolder):
     def _publish_copy(self, staged: Path, target: Path) -> None:
         self.room.check(_size(staged))
         copy_all = partial(shutil.copytree, copy_function=shutil.copyfile) if staged.is_dir() else shutil.copyfile
-        with staging(self._temporary, self.staging_tag(self.lock_file)) as folder:
+        with staging(self._own_temporary(), self.staging_tag(self.lock_file)) as folder:
             copy = folder / target.name
             copy_all(staged, copy)
             self._flush(copy)
@@ -139,6 +145,10 @@ class LocalFolder(OutputFolder):
             refuse_link(folder)
         return folder / last
 
+    def _own_temporary(self) -> Path:
+        """The folder for what is being made. Raises OutputError if it is a link, or lies behind one."""
+        return self._path(f"{layout.TEMPORARY_FOLDER}/")
+
     @contextmanager
     def _changing(self, *names: str) -> Iterator[None]:
         """Files get these names: their folders are there, and on the disk in the end."""
@@ -154,7 +164,7 @@ class LocalFolder(OutputFolder):
     @contextmanager
     def _made(self, data: bytes) -> Iterator[Path]:
         """A file with this content, on the disk of the dataset, flushed."""
-        with staged_file(self._temporary, self.staging_tag(self.lock_file), data) as path:
+        with staged_file(self._own_temporary(), self.staging_tag(self.lock_file), data) as path:
             self._flush(path)
             yield path
 

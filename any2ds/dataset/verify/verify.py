@@ -248,6 +248,8 @@ def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) 
     broken = sorted(set(report.broken).difference(kept))
     incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
     failed: list[Finding] = []
+    if broken:
+        dataset.folder.remove(layout.SHARDS_FILE)  # before what it names: it is believed without a look at the folder
     removed = [n for n in broken if _done(partial(_remove, dataset, n), n, NOT_REMOVED, failed)]
     message = "its extra files could not be written"
     completed = [

@@ -27,7 +27,7 @@ from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, OutputError, UsageError
 from any2ds.dataset.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.remote import RemoteFolder
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, enter
 from tests.support.smalldisk import small_disk
@@ -705,16 +705,16 @@ def read_through_copies(url: str, folder: str) -> list[bytes]:
 
 
 def killed_in_a_copy(url: str, folder: str, moment: str) -> None:
-    copy = OutputFolder.local_copy
+    copy = RemoteFolder.local_copy
 
-    def killed(self: OutputFolder, *args: Any, **options: Any) -> Path:
+    def killed(self: RemoteFolder, *args: Any, **options: Any) -> Path:
         found = copy(self, *args, **options)
         if moment == "half of it":
             os.truncate(found, found.stat().st_size // 2)
         os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    OutputFolder.local_copy = killed  # type: ignore[method-assign]
+    RemoteFolder.local_copy = killed  # type: ignore[method-assign]
     read_through_copies(url, folder)
 
 

@@ -90,13 +90,13 @@ class HostSlots:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._guard = threading.Lock()
         self._file: int | None = None
         self._is_opened = False
         self._forget()
 
     def _forget(self) -> None:
-        """Hold nothing: a forked process inherits no locks."""
+        """Hold nothing: a forked process inherits no locks of the kernel, and another thread may have had the guard."""
+        self._guard = threading.Lock()
         self._held: set[int] = set()
         self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
         self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between

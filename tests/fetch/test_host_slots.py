@@ -1,5 +1,6 @@
 """Slots of hosts: processes that ask for them, and one that is killed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,24 @@ path, host, limit, delay, count = sys.argv[1:]
 slots = HostSlots(Path(path))
 print(sum(slots.acquire(host, int(limit), float(delay))[0] is not None for _ in range(int(count))), flush=True)
 sys.stdin.read()
+"""
+
+_FORKS = """
+import os, signal, threading
+from any2ds.fetch.host_slots import HOST_SLOTS
+
+def use_slots():
+    while True:
+        HOST_SLOTS.release(HOST_SLOTS.acquire("h.example", 2, 0.0)[0])
+
+threading.Thread(target=use_slots, daemon=True).start()
+for _ in range(50):
+    if not (child := os.fork()):
+        signal.alarm(20)
+        HOST_SLOTS.acquire("other.example", 2, 0.0)
+        os._exit(0)
+    if status := os.waitpid(child, 0)[1]:
+        raise SystemExit(f"a child has ended with {status}")
 """
 
 
@@ -85,3 +104,10 @@ def test_a_folder_that_others_may_write_in_is_not_used(path: Path, caplog: pytes
     HostSlots(path).acquire("h.example", 1, 0.0)
     assert "each process by itself" in caplog.text
     assert not path.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_is_forked_while_a_thread_asks_for_slots_can_ask_too(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", _FORKS]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0

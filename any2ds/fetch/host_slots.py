@@ -92,6 +92,7 @@ class HostSlots:
         self._path = path
         self._file: int | None = None
         self._is_opened = False
+        self._is_warned = False
         self._forget()
 
     def _forget(self) -> None:
@@ -111,33 +112,54 @@ class HostSlots:
                 return _NO_SLOT, 0.0
             number = zlib.crc32(host.encode("utf-8", "replace"))
             first = number % _HOSTS * _BYTES_PER_HOST
-            if not delay:
-                return self._acquire_slot(file, first, limit)
-            if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
-                return None, POLL
             try:
-                place = number % _STARTS * _NEXT_START.size
-                wait = self._seconds_left(file, place, number, delay)
-                if wait > 0:
-                    return None, wait
-                slot, wait = self._acquire_slot(file, first, limit)
-                if slot is not None:
-                    _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
-                return slot, wait
-            finally:
-                self._release_byte(file, first + _CLOCK)
+                if delay:
+                    return self._acquire_in_time(file, number, first, limit, delay)
+                return self._acquire_slot(file, first, limit)
+            except OSError as error:
+                self._warn(error)
+                return _NO_SLOT, 0.0
 
     def release(self, slot: int) -> None:
         """The transfer has ended."""
         with self._guard:
             if self._file is None or slot not in self._held:  # none was needed, or this is a forked process
                 return
-            self._release_byte(self._file, slot)
-            now = time.monotonic()
-            if now - self._used_since.get(slot, now) > _TENURE:
-                del self._used_since[slot]
-                if self._others_wait(self._file, slot - slot % _BYTES_PER_HOST + _WAITING):
-                    self._resting[slot] = now + _REST
+            try:
+                self._release_slot(self._file, slot)
+            except OSError as error:
+                self._warn(error)
+
+    def _acquire_in_time(
+        self, file: int, number: int, first: int, limit: int, delay: float
+    ) -> tuple[int | None, float]:
+        """A slot of a host that wants time between two starts, if that has passed."""
+        if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
+            return None, POLL
+        try:
+            place = number % _STARTS * _NEXT_START.size
+            wait = self._seconds_left(file, place, number, delay)
+            if wait > 0:
+                return None, wait
+            slot, wait = self._acquire_slot(file, first, limit)
+            if slot is not None:
+                try:
+                    _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
+                except OSError:  # a full disk
+                    if slot in self._held:
+                        self._release_byte(file, slot)
+                    raise
+            return slot, wait
+        finally:
+            self._release_byte(file, first + _CLOCK)
+
+    def _release_slot(self, file: int, slot: int) -> None:
+        self._release_byte(file, slot)
+        now = time.monotonic()
+        if now - self._used_since.get(slot, now) > _TENURE:
+            del self._used_since[slot]
+            if self._others_wait(file, slot - slot % _BYTES_PER_HOST + _WAITING):
+                self._resting[slot] = now + _REST
 
     def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:
         if limit >= MOST_SLOTS:
@@ -205,12 +227,18 @@ class HostSlots:
                     _unlock(file, 0)
                 self._file = file
             except OSError as error:
-                log.warning(
-                    "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
-                    self._path.parent,
-                    error_text(error),
-                )
+                self._warn(error)
         return self._file
+
+    def _warn(self, error: OSError) -> None:
+        """Say once that this process counts alone, at least for now."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
+                self._path.parent,
+                error_text(error),
+            )
 
 
 def _path() -> Path:

@@ -111,3 +111,21 @@ def test_a_process_that_is_forked_while_a_thread_asks_for_slots_can_ask_too(tmp_
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", _FORKS]
     assert subprocess.run(command, env=environment, check=False).returncode == 0
+
+
+def test_where_the_next_start_cannot_be_written_the_process_is_by_itself(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resource = pytest.importorskip("resource")
+    slots = HostSlots(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        found = [slots.acquire("h.example", 1, 3600.0)[0] for _ in range(2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert None not in found
+    assert caplog.text.count("each process by itself") == 1
+    other = Other(path, "h.example", 1)
+    assert other.count == 1  # nothing has stayed locked
+    other.kill()

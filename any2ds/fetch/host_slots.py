@@ -1,8 +1,8 @@
 """Keeps `max_per_host` and delays for all processes of this user on this machine together: the kernel counts.
 
-A transfer to a host is a byte of one file, which its process locks for as long as the transfer lasts. So a process that
+A transfer to a host is a byte of a file, which its process locks for as long as the transfer lasts. So a process that
 alone has rows of a host gets all of its slots, and the slots of a process that ends, however it ends, are free at once.
-The file has no content but for hosts that want time between two requests: when the next one may start.
+The files have no content but for hosts that want time between two requests: when the next one may start.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 import threading
 import time
 import zlib
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.core.errors import error_text
@@ -30,19 +32,30 @@ _REST = 2 * POLL  # seconds for which it leaves the slot alone then: a waiting p
 _BYTES_PER_HOST = 1 << 16  # slots, then these two
 _WAITING, _CLOCK = _BYTES_PER_HOST - 2, _BYTES_PER_HOST - 1
 _REMEMBERED = 4096  # slots of which it is known since when they are used
-_STARTS = 1 << 16  # places in the file for the next start at a host, which hosts may have to share
+_STARTS = 1 << 12  # places in a file for the next start at a host, which hosts may have to share
 _NEXT_START = struct.Struct("<Qd")  # hash of the host's name, time.monotonic()
+_BEHIND_STARTS = _STARTS * _NEXT_START.size  # where locks begin: on Windows nobody else can read a locked byte
+_FILES = 64  # the kernel looks through all locks of a file: 1.8 ms with 20,000 of them
+_TOUCH = 3600.0  # seconds between two touches of a file: what nobody touches for days is removed from /tmp
+_REOPEN = 60.0  # seconds until a file that could not be opened is tried again
 _NO_SLOT = -1
 _FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+
+
+def _offset(slot: int) -> int:
+    """The byte of its file that stands for a slot."""
+    host, number = divmod(slot, _BYTES_PER_HOST)
+    return _BEHIND_STARTS + host // _FILES * _BYTES_PER_HOST + number
+
 
 if sys.platform == "win32":
     import msvcrt
 
-    _HOSTS = 1 << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
+    _HOSTS = _FILES << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
 
-    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
-        """Whether the byte is locked for this process now. There are no shared locks."""
-        os.lseek(fd, byte, os.SEEK_SET)
+    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
+        """Whether the slot is locked for this process now. There are no shared locks."""
+        os.lseek(fd, _offset(slot), os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError as error:
@@ -51,8 +64,8 @@ if sys.platform == "win32":
             raise
         return True
 
-    def _unlock(fd: int, byte: int) -> None:
-        os.lseek(fd, byte, os.SEEK_SET)
+    def _unlock(fd: int, slot: int) -> None:
+        os.lseek(fd, _offset(slot), os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 
     def _read(fd: int, size: int, offset: int) -> bytes:
@@ -68,50 +81,62 @@ else:
 
     _HOSTS = 1 << 32
 
-    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
-        """Whether the byte is locked for this process now."""
+    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
+        """Whether the slot is locked for this process now."""
         try:
-            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, byte)
+            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, _offset(slot))
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
             raise
         return True
 
-    def _unlock(fd: int, byte: int) -> None:
-        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+    def _unlock(fd: int, slot: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, _offset(slot))
 
     _read, _write = os.pread, os.pwrite
 
 
-class HostSlots:
-    """Locks of one file. There has to be one object for a file in a process: POSIX gives locks to processes, not to
-    those who asked, and takes all of them back when anybody closes the file. May be used by several threads."""
+@dataclass(slots=True)
+class _File:
+    descriptor: int | None  # None: it could not be opened
+    look_at: float  # time.monotonic() from which it is to be touched, or opened after all
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
-        self._is_opened = False
+
+class HostSlots:
+    """Locks of the files of one folder, by default that of this user among the temporary ones. There has to be one
+    object for a folder in a process: POSIX gives locks to processes, not to those who asked, and takes all of them back
+    when anybody closes the file. May be used by several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._files: dict[int, _File] = {}  # by their numbers, as far as they are needed
         self._is_warned = False
         self._forget()
 
     def _forget(self) -> None:
-        """Hold nothing: a forked process inherits no locks of the kernel, and another thread may have had the guard."""
+        """Hold nothing: a forked process inherits no locks of the kernel, and its guard is locked."""
         self._guard = threading.Lock()
         self._held: set[int] = set()
         self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
         self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between
         self._resting: dict[int, float] = {}  # slot -> until when it is left to others
 
+    def _pause(self) -> None:
+        self._guard.acquire()
+
+    def _resume(self) -> None:
+        self._guard.release()
+
     def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
         """A slot for a transfer to `host`, which allows `limit` at a time and wants `delay` seconds between two starts;
         or None, and the seconds until it is worth another try. Never waits."""
         with self._guard:
-            file = self._opened()
-            if file is None:
-                return _NO_SLOT, 0.0
             number = zlib.crc32(host.encode("utf-8", "replace"))
             first = number % _HOSTS * _BYTES_PER_HOST
+            file = self._opened(number % _FILES)
+            if file is None:
+                return _NO_SLOT, 0.0
             try:
                 if delay:
                     return self._acquire_in_time(file, number, first, limit, delay)
@@ -123,10 +148,12 @@ class HostSlots:
     def release(self, slot: int) -> None:
         """The transfer has ended."""
         with self._guard:
-            if self._file is None or slot not in self._held:  # none was needed, or this is a forked process
+            if slot not in self._held:  # none was needed, or this is a forked process
                 return
+            file = self._files[slot // _BYTES_PER_HOST % _FILES].descriptor
+            assert file is not None
             try:
-                self._release_slot(self._file, slot)
+                self._release_slot(file, slot)
             except OSError as error:
                 self._warn(error)
 
@@ -137,7 +164,7 @@ class HostSlots:
         if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
             return None, POLL
         try:
-            place = number % _STARTS * _NEXT_START.size
+            place = number // _FILES % _STARTS * _NEXT_START.size
             wait = self._seconds_left(file, place, number, delay)
             if wait > 0:
                 return None, wait
@@ -214,21 +241,38 @@ class HostSlots:
         self._held.discard(byte)
         _unlock(file, byte)
 
-    def _opened(self) -> int | None:
-        """The file, or None where there can be no locks."""
-        if not self._is_opened:
-            self._is_opened = True
+    def _opened(self, number: int) -> int | None:
+        """The descriptor of a file, or None where there can be no locks."""
+        now = time.monotonic()
+        file = self._files.get(number)
+        if file is None or (file.descriptor is None and file.look_at <= now):
+            file = self._files[number] = _File(self._open(number), now)
+            file.look_at += _REOPEN if file.descriptor is None else 0.0
+        if file.descriptor is not None and file.look_at <= now:
+            file.look_at = now + _TOUCH
+            if os.utime in os.supports_fd:
+                with suppress(OSError):
+                    os.utime(file.descriptor)
+        return file.descriptor
+
+    def _open(self, number: int) -> int | None:
+        try:
+            if self._folder is None:
+                self._folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-hosts")
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if not is_private(self._folder):
+                raise PermissionError(f"{self._folder} belongs to somebody else")
+            file = os.open(self._folder / f"slots-{number:02}", _FLAGS, 0o600)
             try:
-                self._path.parent.mkdir(mode=0o700, exist_ok=True)
-                if not is_private(self._path.parent):
-                    raise PermissionError(f"{self._path.parent} belongs to somebody else")
-                file = os.open(self._path, _FLAGS, 0o600)
-                if _lock(file, 0):
-                    _unlock(file, 0)
-                self._file = file
-            except OSError as error:
-                self._warn(error)
-        return self._file
+                if _lock(file, _CLOCK):
+                    _unlock(file, _CLOCK)
+            except OSError:
+                os.close(file)
+                raise
+            return file
+        except OSError as error:
+            self._warn(error)
+            return None
 
     def _warn(self, error: OSError) -> None:
         """Say once that this process counts alone, at least for now."""
@@ -236,17 +280,14 @@ class HostSlots:
             self._is_warned = True
             log.warning(
                 "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
-                self._path.parent,
+                self._folder or "a temporary folder",
                 error_text(error),
             )
 
 
-def _path() -> Path:
-    return named_for_user(Path(tempfile.gettempdir()), "any2ds-hosts") / "slots"
-
-
-HOST_SLOTS = HostSlots(_path())
+HOST_SLOTS = HostSlots()
 """The slots of this process."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HOST_SLOTS._forget)
+    # No fork in the middle of an acquire: the temporary folder is looked up under a lock of `tempfile`.
+    os.register_at_fork(before=HOST_SLOTS._pause, after_in_parent=HOST_SLOTS._resume, after_in_child=HOST_SLOTS._forget)

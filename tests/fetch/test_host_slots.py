@@ -54,7 +54,7 @@ class Other:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "slots-of-a-user" / "slots"
+    return tmp_path / "slots-of-a-user"
 
 
 def test_a_process_that_is_alone_gets_all_and_no_more(path: Path) -> None:
@@ -93,17 +93,17 @@ def test_a_start_is_as_far_from_that_of_another_process_as_the_host_wants(path: 
 
 def test_where_no_file_can_be_made_each_process_is_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "no-folder").touch()
-    slots = HostSlots(tmp_path / "no-folder" / "slots")
+    slots = HostSlots(tmp_path / "no-folder" / "slots-of-a-user")
     assert slots.acquire("h.example", 1, 0.0)[0] is not None
     assert "each process by itself" in caplog.text
 
 
 def test_a_folder_that_others_may_write_in_is_not_used(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path.parent.mkdir()
-    path.parent.chmod(0o777)
+    path.mkdir()
+    path.chmod(0o777)
     HostSlots(path).acquire("h.example", 1, 0.0)
     assert "each process by itself" in caplog.text
-    assert not path.exists()
+    assert not list(path.iterdir())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -129,3 +129,45 @@ def test_where_the_next_start_cannot_be_written_the_process_is_by_itself(
     other = Other(path, "h.example", 1)
     assert other.count == 1  # nothing has stayed locked
     other.kill()
+
+
+def test_hosts_are_spread_over_files_that_are_opened_as_they_are_needed(path: Path) -> None:
+    slots = HostSlots(path)
+    slots.acquire("h.example", 1, 0.0)
+    assert len(list(path.iterdir())) == 1
+    found = [slots.acquire(f"{number}.example", 1, 0.0)[0] for number in range(1000)]
+    assert len(set(found)) == 1000
+    assert 32 < len(list(path.iterdir())) <= 64
+    other = Other(path, "7.example", 1)
+    assert other.count == 0
+    other.kill()
+
+
+def test_no_start_is_written_where_slots_are(path: Path) -> None:
+    slots = HostSlots(path)
+    for number in range(1000):
+        slots.acquire(f"{number}.example", 1, 1.0)
+    assert max(file.stat().st_size for file in path.iterdir()) <= 1 << 16
+
+
+@pytest.mark.skipif(os.utime not in os.supports_fd, reason="no files are removed by their age")
+def test_a_file_that_is_used_looks_new(path: Path) -> None:
+    HostSlots(path).acquire("h.example", 1, 0.0)
+    (file,) = path.iterdir()
+    os.utime(file, (0.0, 0.0))
+    HostSlots(path).acquire("h.example", 1, 0.0)
+    assert file.stat().st_mtime > 1e9
+
+
+def test_a_fetcher_can_be_imported_where_there_is_no_temporary_folder() -> None:
+    script = """
+import tempfile
+def nowhere():
+    raise FileNotFoundError("no usable temporary directory")
+tempfile.gettempdir = nowhere
+from any2ds.fetch.fetcher import HOST_SLOTS
+print(HOST_SLOTS.acquire("h.example", 1, 0.0)[0])
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert run.stdout
+    assert "None" not in run.stdout

@@ -157,6 +157,18 @@ class HostSlots:
             except OSError as error:
                 self._warn(error)
 
+    def stop_waiting(self, host: str) -> None:
+        """This process wants no slot of the host any more: others need not pause for it."""
+        with self._guard:
+            number = zlib.crc32(host.encode("utf-8", "replace")) % _HOSTS
+            file = self._files.get(number % _FILES)
+            if file is None or file.descriptor is None:
+                return
+            try:
+                self._stop_waiting(file.descriptor, number * _BYTES_PER_HOST + _WAITING)
+            except OSError as error:
+                self._warn(error)
+
     def _acquire_in_time(
         self, file: int, number: int, first: int, limit: int, delay: float
     ) -> tuple[int | None, float]:
@@ -201,15 +213,19 @@ class HostSlots:
                 if len(self._used_since) >= _REMEMBERED:
                     self._used_since.clear()
                 self._used_since.setdefault(slot, now)
-                if waiting in self._waiting:
-                    self._waiting.discard(waiting)
-                    _unlock(file, waiting)
+                with suppress(OSError):  # at worst other processes pause now and then
+                    self._stop_waiting(file, waiting)
                 return slot, 0.0
             if slot not in self._held:
                 self._used_since.pop(slot, None)  # another process has it
         if waiting not in self._waiting and _lock(file, waiting, shared=True):
             self._waiting.add(waiting)
         return None, POLL
+
+    def _stop_waiting(self, file: int, waiting: int) -> None:
+        if waiting in self._waiting:
+            self._waiting.discard(waiting)
+            _unlock(file, waiting)
 
     def _others_wait(self, file: int, waiting: int) -> bool:
         """Whether other processes wait for a slot. On Windows, which has no shared locks, that is assumed."""

@@ -1,6 +1,7 @@
 """Slots of hosts: processes that ask for them, and one that is killed."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -196,3 +197,17 @@ def test_a_slot_used_for_long_is_left_to_a_process_that_waits_until_it_stops_wai
     slots.release(slot or 0)
     assert slots.acquire("h.example", 1, 0.0)[0] is None
     other.kill()
+
+
+def test_released_slots_are_given_again_before_others_in_any_order_and_never_twice(path: Path) -> None:
+    slots = HostSlots(path)
+    rng = random.Random(0)
+    held = [slots.acquire("h.example", 20, 0.0)[0] or 0 for _ in range(20)]
+    lowest = min(held)
+    for _ in range(200):
+        for slot in rng.sample(held, rng.randint(1, len(held))):
+            held.remove(slot)
+            slots.release(slot)
+        while (slot := slots.acquire("h.example", 20, 0.0)[0]) is not None:
+            held.append(slot)
+        assert sorted(held) == list(range(lowest, lowest + 20))

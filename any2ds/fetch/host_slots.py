@@ -212,7 +212,10 @@ class HostSlots:
                     raise
             return slot, wait
         finally:
-            self._release_byte(file, first + _CLOCK)
+            try:
+                self._release_byte(file, first + _CLOCK)
+            except OSError as error:  # the caller is to have the slot all the same
+                self._warn(error)
 
     def _release_slot(self, file: int, slot: int) -> None:
         self._unlock_slot(file, slot)

@@ -1,13 +1,14 @@
 """Keeps `max_per_host` and delays for all processes of this user on this machine together: the kernel counts.
 
-A transfer to a host is a byte of one file, which its process locks for as long as the transfer lasts. So a process that
+A transfer to a host is a byte of a file, which its process locks for as long as the transfer lasts. So a process that
 alone has rows of a host gets all of its slots, and the slots of a process that ends, however it ends, are free at once.
-The file has no content but for hosts that want time between two requests: when the next one may start.
+The files have no content but for hosts that want time between two requests: when the next one may start.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import logging
 import os
 import struct
@@ -16,6 +17,8 @@ import tempfile
 import threading
 import time
 import zlib
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from any2ds.core.errors import error_text
@@ -30,19 +33,30 @@ _REST = 2 * POLL  # seconds for which it leaves the slot alone then: a waiting p
 _BYTES_PER_HOST = 1 << 16  # slots, then these two
 _WAITING, _CLOCK = _BYTES_PER_HOST - 2, _BYTES_PER_HOST - 1
 _REMEMBERED = 4096  # slots of which it is known since when they are used
-_STARTS = 1 << 16  # places in the file for the next start at a host, which hosts may have to share
+_STARTS = 1 << 12  # places in a file for the next start at a host, which hosts may have to share
 _NEXT_START = struct.Struct("<Qd")  # hash of the host's name, time.monotonic()
+_BEHIND_STARTS = _STARTS * _NEXT_START.size  # where locks begin: on Windows nobody else can read a locked byte
+_FILES = 64  # the kernel looks through all locks of a file: 1.8 ms with 20,000 of them
+_TOUCH = 3600.0  # seconds between two touches of a file: what nobody touches for days is removed from /tmp
+_REOPEN = 60.0  # seconds until a file that could not be opened is tried again
 _NO_SLOT = -1
 _FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+
+
+def _offset(slot: int) -> int:
+    """The byte of its file that stands for a slot."""
+    host, number = divmod(slot, _BYTES_PER_HOST)
+    return _BEHIND_STARTS + host // _FILES * _BYTES_PER_HOST + number
+
 
 if sys.platform == "win32":
     import msvcrt
 
-    _HOSTS = 1 << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
+    _HOSTS = _FILES << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
 
-    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
-        """Whether the byte is locked for this process now. There are no shared locks."""
-        os.lseek(fd, byte, os.SEEK_SET)
+    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
+        """Whether the slot is locked for this process now. There are no shared locks."""
+        os.lseek(fd, _offset(slot), os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError as error:
@@ -51,8 +65,8 @@ if sys.platform == "win32":
             raise
         return True
 
-    def _unlock(fd: int, byte: int) -> None:
-        os.lseek(fd, byte, os.SEEK_SET)
+    def _unlock(fd: int, slot: int) -> None:
+        os.lseek(fd, _offset(slot), os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 
     def _read(fd: int, size: int, offset: int) -> bytes:
@@ -68,99 +82,200 @@ else:
 
     _HOSTS = 1 << 32
 
-    def _lock(fd: int, byte: int, shared: bool = False) -> bool:
-        """Whether the byte is locked for this process now."""
+    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
+        """Whether the slot is locked for this process now."""
         try:
-            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, byte)
+            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, _offset(slot))
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
             raise
         return True
 
-    def _unlock(fd: int, byte: int) -> None:
-        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+    def _unlock(fd: int, slot: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_UN, 1, _offset(slot))
 
     _read, _write = os.pread, os.pwrite
 
 
-class HostSlots:
-    """Locks of one file. There has to be one object for a file in a process: POSIX gives locks to processes, not to
-    those who asked, and takes all of them back when anybody closes the file. May be used by several threads."""
+@dataclass(slots=True)
+class _File:
+    descriptor: int | None  # None: it could not be opened
+    look_at: float  # time.monotonic() from which it is to be touched, or opened after all
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._guard = threading.Lock()
-        self._file: int | None = None
-        self._is_opened = False
+
+@dataclass(slots=True)
+class _FreeSlots:
+    """Slots of a host that this process does not hold: it looks at none of the others when it wants one more."""
+
+    untried: int  # the first slot that it has not tried: it holds none from here on
+    tried: list[int] = field(default_factory=list)  # a heap of slots below that
+
+    def pop(self, end: int) -> int | None:
+        """The lowest slot before `end`."""
+        if self.tried:
+            return heapq.heappop(self.tried) if self.tried[0] < end else None
+        if self.untried >= end:
+            return None
+        self.untried += 1
+        return self.untried - 1
+
+    def push(self, slot: int) -> None:
+        heapq.heappush(self.tried, slot)
+
+
+class HostSlots:
+    """Locks of the files of one folder, by default that of this user among the temporary ones. There has to be one
+    object for a folder in a process: POSIX gives locks to processes, not to those who asked, and takes all of them back
+    when anybody closes the file. May be used by several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._files: dict[int, _File] = {}  # by their numbers, as far as they are needed
+        self._is_warned = False
         self._forget()
 
     def _forget(self) -> None:
-        """Hold nothing: a forked process inherits no locks."""
+        """Hold nothing: a forked process inherits no locks of the kernel, and its guard is locked."""
+        self._guard = threading.Lock()
         self._held: set[int] = set()
+        self._free: dict[int, _FreeSlots] = {}  # by the first slot of the host, while this process holds one
         self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
         self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between
         self._resting: dict[int, float] = {}  # slot -> until when it is left to others
+
+    def _pause(self) -> None:
+        self._guard.acquire()
+
+    def _resume(self) -> None:
+        self._guard.release()
 
     def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
         """A slot for a transfer to `host`, which allows `limit` at a time and wants `delay` seconds between two starts;
         or None, and the seconds until it is worth another try. Never waits."""
         with self._guard:
-            file = self._opened()
-            if file is None:
-                return _NO_SLOT, 0.0
             number = zlib.crc32(host.encode("utf-8", "replace"))
             first = number % _HOSTS * _BYTES_PER_HOST
-            if not delay:
-                return self._acquire_slot(file, first, limit)
-            if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
-                return None, POLL
+            file = self._opened(number % _FILES)
+            if file is None:
+                return _NO_SLOT, 0.0
             try:
-                place = number % _STARTS * _NEXT_START.size
-                wait = self._seconds_left(file, place, number, delay)
-                if wait > 0:
-                    return None, wait
-                slot, wait = self._acquire_slot(file, first, limit)
-                if slot is not None:
-                    _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
-                return slot, wait
-            finally:
-                self._release_byte(file, first + _CLOCK)
+                if delay:
+                    return self._acquire_in_time(file, number, first, limit, delay)
+                return self._acquire_slot(file, first, limit)
+            except OSError as error:
+                self._warn(error)
+                return _NO_SLOT, 0.0
 
     def release(self, slot: int) -> None:
         """The transfer has ended."""
         with self._guard:
-            if self._file is None or slot not in self._held:  # none was needed, or this is a forked process
+            if slot not in self._held:  # none was needed, or this is a forked process
                 return
-            self._release_byte(self._file, slot)
-            now = time.monotonic()
-            if now - self._used_since.get(slot, now) > _TENURE:
-                del self._used_since[slot]
-                if self._others_wait(self._file, slot - slot % _BYTES_PER_HOST + _WAITING):
-                    self._resting[slot] = now + _REST
+            file = self._files[slot // _BYTES_PER_HOST % _FILES].descriptor
+            assert file is not None
+            try:
+                self._release_slot(file, slot)
+            except OSError as error:
+                self._warn(error)
+
+    def stop_waiting(self, host: str) -> None:
+        """This process wants no slot of the host any more: others need not pause for it."""
+        with self._guard:
+            number = zlib.crc32(host.encode("utf-8", "replace")) % _HOSTS
+            file = self._files.get(number % _FILES)
+            if file is None or file.descriptor is None:
+                return
+            try:
+                self._stop_waiting(file.descriptor, number * _BYTES_PER_HOST + _WAITING)
+            except OSError as error:
+                self._warn(error)
+
+    def _acquire_in_time(
+        self, file: int, number: int, first: int, limit: int, delay: float
+    ) -> tuple[int | None, float]:
+        """A slot of a host that wants time between two starts, if that has passed."""
+        if not self._acquire_byte(file, first + _CLOCK):  # another process is just looking
+            return None, POLL
+        try:
+            place = number // _FILES % _STARTS * _NEXT_START.size
+            wait = self._seconds_left(file, place, number, delay)
+            if wait > 0:
+                return None, wait
+            slot, wait = self._acquire_slot(file, first, limit)
+            if slot is not None:
+                try:
+                    _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
+                except OSError:  # a full disk
+                    if slot in self._held:
+                        self._unlock_slot(file, slot)
+                    raise
+            return slot, wait
+        finally:
+            try:
+                self._release_byte(file, first + _CLOCK)
+            except OSError as error:  # the caller is to have the slot all the same
+                self._warn(error)
+
+    def _release_slot(self, file: int, slot: int) -> None:
+        self._unlock_slot(file, slot)
+        now = time.monotonic()
+        if now - self._used_since.get(slot, now) > _TENURE:
+            del self._used_since[slot]
+            if self._others_wait(file, slot - slot % _BYTES_PER_HOST + _WAITING):
+                self._resting[slot] = now + _REST
 
     def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:
         if limit >= MOST_SLOTS:
             return _NO_SLOT, 0.0
-        now = time.monotonic()
+        slot = self._lowest_free_slot(file, first, limit, time.monotonic())
         waiting = first + _WAITING
-        for slot in range(first, first + limit):
-            if self._resting.get(slot, 0.0) > now:
-                continue
-            if self._acquire_byte(file, slot):
-                self._resting.pop(slot, None)
-                if len(self._used_since) >= _REMEMBERED:
-                    self._used_since.clear()
-                self._used_since.setdefault(slot, now)
-                if waiting in self._waiting:
-                    self._waiting.discard(waiting)
-                    _unlock(file, waiting)
-                return slot, 0.0
-            if slot not in self._held:
-                self._used_since.pop(slot, None)  # another process has it
-        if waiting not in self._waiting and _lock(file, waiting, shared=True):
-            self._waiting.add(waiting)
-        return None, POLL
+        if slot is None:
+            if waiting not in self._waiting and _lock(file, waiting, shared=True):
+                self._waiting.add(waiting)
+            return None, POLL
+        with suppress(OSError):  # at worst other processes pause now and then
+            self._stop_waiting(file, waiting)
+        return slot, 0.0
+
+    def _lowest_free_slot(self, file: int, first: int, limit: int, now: float) -> int | None:
+        free = self._free.setdefault(first, _FreeSlots(first))
+        passed = []  # slots that rest, or that another process has
+        try:
+            while (slot := free.pop(first + limit)) is not None:
+                passed.append(slot)
+                if self._resting.get(slot, 0.0) > now:
+                    continue
+                if self._acquire_byte(file, slot):
+                    passed.pop()
+                    self._resting.pop(slot, None)
+                    if len(self._used_since) >= _REMEMBERED:
+                        self._used_since.clear()
+                    self._used_since.setdefault(slot, now)
+                    return slot
+                self._used_since.pop(slot, None)
+            return None
+        finally:
+            for slot_passed in passed:
+                free.push(slot_passed)
+            self._forget_unused(first)
+
+    def _forget_unused(self, first: int) -> None:
+        """Forget the free slots of a host of which this process holds none."""
+        free = self._free[first]
+        if len(free.tried) == free.untried - first:
+            del self._free[first]
+
+    def _unlock_slot(self, file: int, slot: int) -> None:
+        first = slot - slot % _BYTES_PER_HOST
+        self._free[first].push(slot)
+        self._forget_unused(first)
+        self._release_byte(file, slot)
+
+    def _stop_waiting(self, file: int, waiting: int) -> None:
+        if waiting in self._waiting:
+            self._waiting.discard(waiting)
+            _unlock(file, waiting)
 
     def _others_wait(self, file: int, waiting: int) -> bool:
         """Whether other processes wait for a slot. On Windows, which has no shared locks, that is assumed."""
@@ -192,33 +307,53 @@ class HostSlots:
         self._held.discard(byte)
         _unlock(file, byte)
 
-    def _opened(self) -> int | None:
-        """The file, or None where there can be no locks."""
-        if not self._is_opened:
-            self._is_opened = True
+    def _opened(self, number: int) -> int | None:
+        """The descriptor of a file, or None where there can be no locks."""
+        now = time.monotonic()
+        file = self._files.get(number)
+        if file is None or (file.descriptor is None and file.look_at <= now):
+            file = self._files[number] = _File(self._open(number), now)
+            file.look_at += _REOPEN if file.descriptor is None else 0.0
+        if file.descriptor is not None and file.look_at <= now:
+            file.look_at = now + _TOUCH
+            if os.utime in os.supports_fd:
+                with suppress(OSError):
+                    os.utime(file.descriptor)
+        return file.descriptor
+
+    def _open(self, number: int) -> int | None:
+        try:
+            if self._folder is None:
+                self._folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-hosts")
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if not is_private(self._folder):
+                raise PermissionError(f"{self._folder} belongs to somebody else")
+            file = os.open(self._folder / f"slots-{number:02}", _FLAGS, 0o600)
             try:
-                self._path.parent.mkdir(mode=0o700, exist_ok=True)
-                if not is_private(self._path.parent):
-                    raise PermissionError(f"{self._path.parent} belongs to somebody else")
-                file = os.open(self._path, _FLAGS, 0o600)
-                if _lock(file, 0):
-                    _unlock(file, 0)
-                self._file = file
-            except OSError as error:
-                log.warning(
-                    "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
-                    self._path.parent,
-                    error_text(error),
-                )
-        return self._file
+                if _lock(file, _CLOCK):
+                    _unlock(file, _CLOCK)
+            except OSError:
+                os.close(file)
+                raise
+            return file
+        except OSError as error:
+            self._warn(error)
+            return None
+
+    def _warn(self, error: OSError) -> None:
+        """Say once that this process counts alone, at least for now."""
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "limits of hosts hold for each process by itself, since nothing can be locked in %s (%s)",
+                self._folder or "a temporary folder",
+                error_text(error),
+            )
 
 
-def _path() -> Path:
-    return named_for_user(Path(tempfile.gettempdir()), "any2ds-hosts") / "slots"
-
-
-HOST_SLOTS = HostSlots(_path())
+HOST_SLOTS = HostSlots()
 """The slots of this process."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HOST_SLOTS._forget)
+    # No fork in the middle of an acquire: the temporary folder is looked up under a lock of `tempfile`.
+    os.register_at_fork(before=HOST_SLOTS._pause, after_in_parent=HOST_SLOTS._resume, after_in_child=HOST_SLOTS._forget)

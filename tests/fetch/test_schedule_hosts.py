@@ -510,3 +510,48 @@ def test_hosts_that_went_down_are_forgotten_with_their_last_row() -> None:
     play.run(rows(f"http://h{n % 100}/" for n in range(800)))
     plan.next(play.now + 1000.0)
     assert plan.hosts == 0
+
+
+class TakenSlots:
+    """Other processes have all slots until `are_free`."""
+
+    def __init__(self) -> None:
+        self.are_free = False
+        self.waits_for: set[str] = set()
+
+    def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
+        if self.are_free:
+            return 7, 0.0
+        self.waits_for.add(host)
+        return None, 0.1
+
+    def release(self, slot: int) -> None: ...
+
+    def stop_waiting(self, host: str) -> None:
+        self.waits_for.discard(host)
+
+
+def shared_schedule(slots: TakenSlots) -> Schedule:
+    return Schedule(ScheduleLimits(10), HostPolicy(max_per_host=1), random.Random(0), slots_of_hosts=slots)
+
+
+def test_a_host_without_rows_is_not_waited_for() -> None:
+    slots = TakenSlots()
+    schedule = shared_schedule(slots)
+    schedule.fresh.append(Row(0, 0, "0", "http://h.example/0"))
+    assert schedule.next(0.0) is None
+    assert slots.waits_for == {"h.example"}
+    slots.are_free = True
+    attempt = schedule.next(1.0)
+    assert attempt is not None
+    schedule.finish(attempt, Failure("fetch", "http_404"), 2.0)
+    assert not slots.waits_for
+
+
+def test_a_closed_schedule_waits_for_no_host() -> None:
+    slots = TakenSlots()
+    schedule = shared_schedule(slots)
+    schedule.fresh.append(Row(0, 0, "0", "http://h.example/0"))
+    assert schedule.next(0.0) is None
+    schedule.close()
+    assert not slots.waits_for

@@ -54,6 +54,10 @@ class Slots(Protocol):
 
     def release(self, slot: int) -> None: ...
 
+    def stop_waiting(self, host: str) -> None:
+        """No rows wait for a slot of the host any more."""
+        ...
+
 
 class Host:
     """What is known of one host. Times are those of the schedule's clock."""
@@ -71,7 +75,7 @@ class Host:
         self.silent = True  # it has not answered lately, or not after the last timeout
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self.shared_until = 0.0  # until then other processes have its slots
+        self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
         self.policy = policy
         self.min_interval = policy.host_delay  # seconds between two starts, of whichever process
         self._started = -math.inf  # when a transfer did last

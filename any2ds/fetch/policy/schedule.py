@@ -342,6 +342,14 @@ class Schedule:
         """Nothing is in flight any more."""
         while self._held and self._slots_of_hosts is not None:
             self._slots_of_hosts.release(self._held.pop())
+        for host in self._hosts.values():
+            self._stop_waiting(host)
+
+    def _stop_waiting(self, host: Host) -> None:
+        """Tell other processes that no row waits for a slot of the host."""
+        if host.shared_until and self._slots_of_hosts is not None:
+            host.shared_until = 0.0
+            self._slots_of_hosts.stop_waiting(host.name)
 
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
@@ -557,7 +565,10 @@ class Schedule:
 
     def _forget(self, host: Host, now: float) -> None:
         """Forget an idle host that taught us nothing; one that is to be left alone for a while, after that."""
-        if host.busy or (host.proven and len(self._hosts) < _PROVEN_HOSTS):
+        if host.busy:
+            return
+        self._stop_waiting(host)
+        if host.proven and len(self._hosts) < _PROVEN_HOSTS:
             return
         if host.forgettable(now):
             if self._hosts.get(host.name) is host:

@@ -53,7 +53,7 @@ class UrlRules:
         if pc.any(pc.match_substring_regex(urls, _ENCLOSED)).as_py():
             urls = pc.utf8_trim(pc.replace_substring_regex(urls, _ENCLOSED, r"\1\2\3"), _BLANKS)
         if self.unescape_html and has_references(urls):
-            urls = pa.array([url and html.unescape(url) for url in urls.to_pylist()], pa.string())
+            urls = pa.array([url and _unescaped(url) for url in urls.to_pylist()], pa.string())
         if self.default_scheme is not None:
             lacks = pc.and_(
                 pc.match_substring_regex(urls, _NO_SCHEME), pc.invert(pc.match_substring_regex(urls, _SCHEME))
@@ -61,6 +61,11 @@ class UrlRules:
             complete = pc.binary_join_element_wise(f"{self.default_scheme}://", pc.utf8_ltrim(urls, "/"), "")
             urls = pc.if_else(pc.fill_null(lacks, False), complete, urls)
         return urls
+
+
+def _unescaped(url: str) -> str:
+    """The URL without complete references: `html.unescape` alone takes `&curren` of `&currency=` for one too."""
+    return re.sub(_REFERENCE, lambda found: html.unescape(found[0]), url)
 
 
 def has_references(urls: pa.Array, least: float = 0.0) -> bool:

@@ -458,6 +458,12 @@ def test_a_scheme_that_is_missing_is_added() -> None:
     assert play.run("download", "l.txt", default_scheme="http").code_of == dict.fromkeys(WEB, "success")
 
 
+def test_unescape_html_leaves_parameters_that_begin_as_references_do() -> None:
+    text = "{web}a.txt?x=1&amp;y=2\n{web}b.txt?x=1&currency=usd&region=eu&section=3&copy=1\n"
+    outcome = played("l.txt", text, unescape_html="true")
+    assert columns(outcome) == [("a.txt?x=1&y=2",), ("b.txt?x=1&currency=usd&region=eu&section=3&copy=1",)]
+
+
 # --- several lists ---
 
 

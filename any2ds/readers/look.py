@@ -23,6 +23,7 @@ _MOST_FILES = 10_000  # that are looked at; of more, files at equal distances
 _MOST_NAMED = 10
 _HEAD = 1 << 16  # bytes
 _AT_ONCE = 16  # files
+_FIRST_ROWS = 100  # whose texts are compared with the type of the first list
 _POINTER = b"version https://git-lfs"
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
 
@@ -42,14 +43,12 @@ def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
     looked_at = files[:: -(-len(files) // _MOST_FILES) or 1]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
         schemas = list(pool.map(partial(_looked_at, columns=columns), looked_at))
+        first = schemas[0] if schemas else None
+        reasons = [""] * len(schemas)
+        if isinstance(first, pa.Schema):
+            reasons = list(pool.map(partial(_other_types, first, columns=columns), schemas, looked_at))
     faults = [found for found in schemas if isinstance(found, _Fault)]
-    first = schemas[0] if schemas else None
-    if isinstance(first, pa.Schema):
-        faults += [
-            _Fault(file, reason)
-            for file, schema in zip(looked_at, schemas, strict=True)
-            if isinstance(schema, pa.Schema) and (reason := _other_types(first, schema, columns))
-        ]
+    faults += [_Fault(file, reason) for file, reason in zip(looked_at, reasons, strict=True) if reason]
     if not faults or (faults[0].file is files[0] and len(faults) == 1 and faults[0].is_told_by_reading):
         return
     if len(files) == 1:
@@ -120,17 +119,40 @@ def _no_column(file: File, name: str, existing: Sequence[str]) -> _Fault:
     return _Fault(file, f"no column {name!r}; columns that exist: {excerpt(', '.join(existing))}", True)
 
 
-def _other_types(first: pa.Schema, other: pa.Schema, columns: Columns) -> str:
-    """Which additional column is text here, and was none in the first file; empty if there is no such column."""
-    for name in columns.others:
+def _other_types(first: pa.Schema, other: pa.Schema | _Fault | None, file: File, columns: Columns) -> str:
+    """Which additional column is text here that does not fit its type in the first file; empty if there is none."""
+    for name in columns.others if isinstance(other, pa.Schema) else ():
         if name in columns.types or name not in first.names or name not in other.names:
             continue
         own, before = other.field(name).type, first.field(name).type
-        if _is_text(own) and not _is_text(before):
+        if _is_text(own) and not _takes_text(before) and not _fits(file, name, before):
             return (
                 f"the column {name!r} is {own}, and {before} in the first list: --column_types={name}:string reads both"
             )
     return ""
+
+
+def _takes_text(type: pa.DataType) -> bool:
+    """Whether any text fits a column: one of nulls alone, which no value has given a type, becomes text."""
+    binary = (pa.binary(), pa.large_binary(), pa.binary_view())
+    return _is_text(type) or bool(pa.types.is_null(type)) or type in binary
+
+
+def _fits(file: File, name: str, type: pa.DataType) -> bool:
+    """Whether the first texts of a column are, as far as they can be read, values of `type`, such as numbers."""
+    assert file.file is not None
+    try:
+        with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            batch = next(parquet.iter_batches(_FIRST_ROWS, columns=[name], use_threads=False), None)
+    except Exception:  # of a file system, or of a damaged file: told when it is read
+        return True
+    try:
+        if batch is not None:
+            values = batch.column(0)
+            (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(type)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -504,6 +504,26 @@ def test_a_column_that_is_text_in_a_later_file_needs_a_type() -> None:
     assert [row["id"] for row in again.metadata] == ["7", "x7"]
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "expected"),
+    [
+        (pa.nulls(1), pa.array(["x"]), [None, "x"]),
+        (pa.array([7]), pa.array(["512"]), [7, 512]),
+        (pa.array([7]), pa.array(["512"]).dictionary_encode(), [7, 512]),
+        (pa.array([b"x"]), pa.array(["y"]), [b"x", b"y"]),
+    ],
+    ids=["nulls alone", "texts of numbers", "categories of numbers", "binary"],
+)
+def test_texts_in_a_later_file_that_fit_the_type_of_the_first_are_read(
+    first: pa.Array, later: pa.Array, expected: list[Any]
+) -> None:
+    play = Play(WEB)
+    for name, values in (("1.parquet", first), ("2.parquet", later)):
+        pq.write_table(pa.table({"url": [play.web.url("a.txt")], "id": values}), play.folder / name)
+    outcome = play.run("download", "1.parquet,2.parquet", save_additional_columns="id")
+    assert [row["id"] for row in outcome.metadata] == expected
+
+
 def written(play: Play, **names: list[str]) -> None:
     """Lists in the play's folder: name, with `__` for a slash and `_` for a dot -> files of the web."""
     for name, files in names.items():

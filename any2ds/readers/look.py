@@ -24,6 +24,7 @@ _MOST_NAMED = 10
 _HEAD = 1 << 16  # bytes
 _AT_ONCE = 16  # files
 _FIRST_ROWS = 100  # whose texts are compared with the type of the first list
+_WITH_HEADER = frozenset({"csv", "tsv"})
 _POINTER = b"version https://git-lfs"
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
 
@@ -100,12 +101,16 @@ def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema
 
 def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
     own = replace(file, extent=Extent())
+    is_cut = len(head) == _HEAD
     with ExitStack() as opened:
         try:
             reader = own.reader()
-            batches = reader.batches(own.content(io.BytesIO(head), opened, reader.seekable), Columns(columns.url), None)
+            stream = _Beginning(head) if is_cut else io.BytesIO(head)
+            batches = reader.batches(own.content(stream, opened, reader.seekable), Columns(columns.url), None)
             next(batches, None)
         except MissingColumns as error:
+            if is_cut and file.format not in _WITH_HEADER:  # a key may occur further on
+                return None
             return _no_column(file, columns.url, error.existing)
         except WrongFormat as error:
             hint = f": --input_format={error.format} reads it" if error.format else ""
@@ -113,6 +118,18 @@ def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
         except (InputError, ReadError):  # which may be because this is the beginning only
             pass
     return None
+
+
+class _Beginning(io.BytesIO):
+    """The first bytes of a longer file, which does not end behind them: a read raises EOFError there."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if not data and size:
+            raise EOFError("only the beginning was looked at")
+        return data
+
+    read1 = read
 
 
 def _no_column(file: File, name: str, existing: Sequence[str]) -> _Fault:

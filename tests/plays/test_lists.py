@@ -524,6 +524,32 @@ def test_texts_in_a_later_file_that_fit_the_type_of_the_first_are_read(
     assert [row["id"] for row in outcome.metadata] == expected
 
 
+@pytest.mark.parametrize("size", [100_000, 1_200_000], ids=["beyond the first look", "beyond the first block"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("2.json", '{"caption":{"0":"%s"},"url":{"0":"{web}b.txt"}}'),
+        ("2.csv", "%s,url\nx,{web}b.txt\n"),
+        ("2.jsonl", '{"caption":"%s"}\n{"url":"{web}b.txt"}\n'),
+    ],
+    ids=["columns of json", "header of csv", "lines of json"],
+)
+def test_a_list_whose_urls_come_late_is_read(name: str, content: str, size: int) -> None:
+    play = Play(WEB)
+    written(play, **{"1_jsonl": ["a.txt"]})
+    text = (content % ("x" * size)).replace("{web}", play.web.base_url)
+    (play.folder / name).write_text(text)
+    found = columns(play.run("download", f"1.jsonl,{name}"), "status")
+    assert (found[0], found[-1]) == (("a.txt", "success"), ("b.txt", "success"))
+
+
+def test_a_large_document_without_rows_at_its_top_says_where_they_are() -> None:
+    rows = ",".join(['{"url":"{web}a.txt"}'] * 60_000)
+    outcome = played("list.json", '{"info":{},"images":[' + rows + '],"more":[]}')
+    assert (outcome.exit_code, outcome.requests) == (2, {})
+    assert "--rows=images" in outcome.screen
+
+
 def written(play: Play, **names: list[str]) -> None:
     """Lists in the play's folder: name, with `__` for a slash and `_` for a dot -> files of the web."""
     for name, files in names.items():

@@ -458,6 +458,23 @@ def test_a_scheme_that_is_missing_is_added() -> None:
     assert play.run("download", "l.txt", default_scheme="http").code_of == dict.fromkeys(WEB, "success")
 
 
+def test_a_template_makes_no_url_of_an_empty_cell() -> None:
+    outcome = played("l.csv", "id,kind\na,txt\n,txt\n", url_template="{web}{id}.{kind}")
+    assert outcome.requests == {"a.txt": 1}
+    assert [row["url"] for row in outcome.metadata][1:] == [None]
+
+
+def test_a_template_escapes_bytes_that_are_no_text_and_refuses_lists() -> None:
+    play = Play(WEB)
+    ids = pa.array([b"a.txt?", b"b.txt?\xe9"])
+    pq.write_table(pa.table({"id": ids, "tags": [["x"], ["y"]]}), play.folder / "l.parquet")
+    outcome = play.run("download", "l.parquet", url_template="{web}{id}")
+    assert columns(outcome, "status") == [("a.txt?", "success"), ("b.txt?%E9", "success")]
+    refused = play.run("download", "l.parquet", url_template="{web}{tags}")
+    assert (refused.exit_code, refused.requests) == (2, {})
+    assert "the column 'tags' holds list<" in refused.screen
+
+
 def test_unescape_html_leaves_parameters_that_begin_as_references_do() -> None:
     text = "{web}a.txt?x=1&amp;y=2\n{web}b.txt?x=1&currency=usd&region=eu&section=3&copy=1\n"
     outcome = played("l.txt", text, unescape_html="true")

@@ -246,6 +246,13 @@ TEXTS: dict[str, tuple[str, str, str, dict[str, Any], list[tuple[Any, ...]]]] = 
         {"comment": "#", "separator": ", ", "save_additional_columns": "c"},
         [("a.txt", "success", "x, y")],
     ),
+    "comments, and old Mac line ends": (
+        "l.csv",
+        "# one\r# two\rurl,c\r{web}a.txt,x\r #three\r{web}b.txt,#y\r",
+        "utf-8",
+        {"comment": "#", "save_additional_columns": "c"},
+        [("a.txt", "success", "x"), ("b.txt", "success", "#y")],
+    ),
     "another encoding": (
         "l.csv",
         "url,c\n{web}a.txt,é\n",

@@ -170,10 +170,10 @@ def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
 
 
 def without_comments(pieces: Iterator[bytes], sign: str | None) -> Iterator[bytes]:
-    """The same lines but for those that begin with `sign`."""
+    """The same lines but for those that begin with `sign`. Lines end with LF, CR or both."""
     if sign is None:
         return pieces
-    comments = re.compile(rb"^[ \t]*" + re.escape(sign.encode()) + rb"[^\n]*\n", re.MULTILINE)
+    comments = re.compile(rb"(?<![^\r\n])[ \t]*" + re.escape(sign.encode()) + rb"[^\r\n]*(?:\r\n?|\n)")
     return (comments.sub(b"", piece) for piece in pieces)
 
 

@@ -18,8 +18,10 @@ from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import one_line
 from any2ds.readers.inputs import Extent, File
+from any2ds.storage.stores import is_local
 
 _MOST_FILES = 10_000  # that are looked at; of more, files at equal distances
+_MOST_REMOTE_FILES = 200  # each of which takes several requests
 _MOST_NAMED = 10
 _HEAD = 1 << 16  # bytes
 _AT_ONCE = 16  # files
@@ -41,7 +43,8 @@ class _Fault:
 def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
     """Raises InputError that names all of `files` that are no lists, or lack the column of the URLs, or whose columns
     have types that do not go with those of the first file."""
-    looked_at = files[:: -(-len(files) // _MOST_FILES) or 1]
+    is_here = all(file.file is None or is_local(file.file.fs) for file in files)
+    looked_at = files[:: -(-len(files) // (_MOST_FILES if is_here else _MOST_REMOTE_FILES)) or 1]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
         schemas = list(pool.map(partial(_looked_at, columns=columns), looked_at))
         first = schemas[0] if schemas else None
@@ -66,7 +69,9 @@ def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
     if file.file is None or file.part is not None:
         return None
     try:
-        head = file.file.ranges([0], [_HEAD])[0] if file.file.has_ranges else b""
+        if not file.file.has_ranges:
+            return None
+        head = file.file.ranges([0], [_HEAD])[0]
     except Exception:  # of any file system: what cannot be looked at is told when it is read
         return None
     start = head[:512].lstrip().lower()
@@ -82,8 +87,6 @@ def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
 
 def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema | None:
     assert file.file is not None
-    if not file.file.has_ranges:
-        return None
     if not head.startswith(b"PAR1"):
         what = f"it begins with {excerpt(head[:200], 60)!r}" if head else "it is empty"
         return _Fault(file, f"this is not Parquet: {what}")

@@ -41,8 +41,8 @@ class _Fault:
 
 
 def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
-    """Raises InputError that names all of `files` that are no lists, or lack the column of the URLs, or whose columns
-    have types that do not go with those of the first file."""
+    """Raises InputError that names all of `files` that are no lists, or lack a column that each file must have, or
+    whose columns have types that do not go with those of the first file."""
     is_here = all(file.file is None or is_local(file.file.fs) for file in files)
     looked_at = files[:: -(-len(files) // (_MOST_FILES if is_here else _MOST_REMOTE_FILES)) or 1]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
@@ -97,9 +97,8 @@ def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema
         if isinstance(error, (pa.ArrowException, EOFError)) or (isinstance(error, OSError) and error.errno is None):
             return _Fault(file, f"this Parquet file is cut off or damaged: {one_line(error)}")
         return None  # an error of a file system, which is told when the file is read
-    if columns.url not in schema.names:
-        return _no_column(file, columns.url, schema.names)
-    return schema
+    missing = [name for name in columns.required if name not in schema.names]
+    return _no_column(file, missing, schema.names) if missing else schema
 
 
 def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
@@ -109,12 +108,12 @@ def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
         try:
             reader = own.reader()
             stream = _Beginning(head) if is_cut else io.BytesIO(head)
-            batches = reader.batches(own.content(stream, opened, reader.seekable), Columns(columns.url), None)
-            next(batches, None)
+            required = Columns(columns.url, expected_hashes=columns.expected_hashes, urls=columns.urls)
+            next(reader.batches(own.content(stream, opened, reader.seekable), required, None), None)
         except MissingColumns as error:
             if is_cut and file.format not in _WITH_HEADER:  # a key may occur further on
                 return None
-            return _no_column(file, columns.url, error.existing)
+            return _no_column(file, error.missing, error.existing)
         except WrongFormat as error:
             hint = f": --input_format={error.format} reads it" if error.format else ""
             return _Fault(file, f"{error.reason}{hint}", True)
@@ -135,8 +134,9 @@ class _Beginning(io.BytesIO):
     read1 = read
 
 
-def _no_column(file: File, name: str, existing: Sequence[str]) -> _Fault:
-    return _Fault(file, f"no column {name!r}; columns that exist: {excerpt(', '.join(existing))}", True)
+def _no_column(file: File, names: Sequence[str], existing: Sequence[str]) -> _Fault:
+    absent = ", ".join(map(repr, dict.fromkeys(names)))
+    return _Fault(file, f"no column {absent}; columns that exist: {excerpt(', '.join(existing))}", True)
 
 
 def _other_types(first: pa.Schema, other: pa.Schema | _Fault | None, file: File, columns: Columns) -> str:

@@ -465,6 +465,17 @@ def test_a_scheme_that_is_missing_is_added() -> None:
     assert play.run("download", "l.txt", default_scheme="http").code_of == dict.fromkeys(WEB, "success")
 
 
+@pytest.mark.parametrize("name", ["l.txt", "l.csv", "l.jsonl", "l.json"])
+def test_bytes_that_are_not_of_the_encoding_are_told(name: str) -> None:
+    kind = name.partition(".")[2]
+    head, line = {"txt": ("", "%s\n"), "csv": ("url\n", "%s\n")}.get(kind, ("", '{"url": "%s"}\n'))
+    content = head + line.replace("%s", "{web}a.txt?é") + line.replace("%s", "{web}b.txt")
+    outcome = played(name, content, "latin-1", encoding="ascii")
+    assert [row["url"].rpartition("/")[2] for row in outcome.metadata] == ["a.txt?\ufffd", "b.txt"]
+    assert "some bytes are not ascii" in " ".join(outcome.screen.split())
+    assert "some bytes" not in played(name, content, "latin-1", encoding="latin-1").screen
+
+
 def test_a_template_makes_no_url_of_an_empty_cell() -> None:
     outcome = played("l.csv", "id,kind\na,txt\n,txt\n", url_template="{web}{id}.{kind}")
     assert outcome.requests == {"a.txt": 1}

@@ -26,11 +26,12 @@ class Json:
     seekable: ClassVar[bool] = False
 
     def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
         self.names: list[str] = []  # keys of the first objects, or of the columns
         self._form = form
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = blocks(stream, encoding=self._form.encoding)
+        pieces = blocks(stream, encoding=self._form.encoding, undecoded=self.undecoded)
         head = next((piece for piece in pieces if piece.strip()), b"").lstrip()
         if not head:
             return

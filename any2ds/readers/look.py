@@ -141,7 +141,9 @@ def _no_column(file: File, names: Sequence[str], existing: Sequence[str]) -> _Fa
 
 def _other_types(first: pa.Schema, other: pa.Schema | _Fault | None, file: File, columns: Columns) -> str:
     """Which additional column is text here that does not fit its type in the first file; empty if there is none."""
-    for name in columns.others if isinstance(other, pa.Schema) else ():
+    if not isinstance(other, pa.Schema):
+        return ""
+    for name in columns.others:
         if name in columns.types or name not in first.names or name not in other.names:
             continue
         own, before = other.field(name).type, first.field(name).type

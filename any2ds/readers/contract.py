@@ -58,6 +58,7 @@ class Reader(Protocol):
 
     Optional: `rows`, the number of rows, and `names`, those of all columns of the list, both known with the first
     batch; `altered`, column -> why values became null; `replaced`, the first row with bytes that are not UTF-8;
+    `undecoded`, a list with the name of the encoding where bytes are none of it;
     `row_groups(stream, columns, schema)`, so that a list is shuffled over all row groups, see parquet.
     """
 

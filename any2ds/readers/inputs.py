@@ -47,6 +47,7 @@ class Extent:
         self.given = 0  # of these
         self.bytes = 0  # read, as they lie in the file
         self.replaced: str | None = None  # the first row with bytes that are not UTF-8
+        self.undecoded: Sequence[str] = ()  # the encoding that some bytes are none of
         self.altered: Mapping[str, str] = {}  # column with values that became null -> why
         self.names: Sequence[str] = ()  # of all its columns, as far as they are known with the first rows
 
@@ -106,6 +107,7 @@ class File:
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.names = getattr(reader, "names", ())
                 self.extent.replaced = getattr(reader, "replaced", None)
+                self.extent.undecoded = getattr(reader, "undecoded", ())
                 self.extent.altered = getattr(reader, "altered", {})
                 self.extent.given += batch.num_rows
                 if self.file is not None and not source.closed:  # by a decompressor at its end

@@ -18,11 +18,15 @@ from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import one_line
 from any2ds.readers.inputs import Extent, File
+from any2ds.storage.stores import is_local
 
 _MOST_FILES = 10_000  # that are looked at; of more, files at equal distances
+_MOST_REMOTE_FILES = 200  # each of which takes several requests
 _MOST_NAMED = 10
 _HEAD = 1 << 16  # bytes
 _AT_ONCE = 16  # files
+_FIRST_ROWS = 100  # whose texts are compared with the type of the first list
+_WITH_HEADER = frozenset({"csv", "tsv"})
 _POINTER = b"version https://git-lfs"
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
 
@@ -37,19 +41,18 @@ class _Fault:
 
 
 def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
-    """Raises InputError that names all of `files` that are no lists, or lack the column of the URLs, or whose columns
-    have types that do not go with those of the first file."""
-    looked_at = files[:: -(-len(files) // _MOST_FILES) or 1]
+    """Raises InputError that names all of `files` that are no lists, or lack a column that each file must have, or
+    whose columns have types that do not go with those of the first file."""
+    is_here = all(file.file is None or is_local(file.file.fs) for file in files)
+    looked_at = files[:: -(-len(files) // (_MOST_FILES if is_here else _MOST_REMOTE_FILES)) or 1]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
         schemas = list(pool.map(partial(_looked_at, columns=columns), looked_at))
+        first = schemas[0] if schemas else None
+        reasons = [""] * len(schemas)
+        if isinstance(first, pa.Schema):
+            reasons = list(pool.map(partial(_other_types, first, columns=columns), schemas, looked_at))
     faults = [found for found in schemas if isinstance(found, _Fault)]
-    first = schemas[0] if schemas else None
-    if isinstance(first, pa.Schema):
-        faults += [
-            _Fault(file, reason)
-            for file, schema in zip(looked_at, schemas, strict=True)
-            if isinstance(schema, pa.Schema) and (reason := _other_types(first, schema, columns))
-        ]
+    faults += [_Fault(file, reason) for file, reason in zip(looked_at, reasons, strict=True) if reason]
     if not faults or (faults[0].file is files[0] and len(faults) == 1 and faults[0].is_told_by_reading):
         return
     if len(files) == 1:
@@ -66,7 +69,9 @@ def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
     if file.file is None or file.part is not None:
         return None
     try:
-        head = file.file.ranges([0], [_HEAD])[0] if file.file.has_ranges else b""
+        if not file.file.has_ranges:
+            return None
+        head = file.file.ranges([0], [_HEAD])[0]
     except Exception:  # of any file system: what cannot be looked at is told when it is read
         return None
     start = head[:512].lstrip().lower()
@@ -82,8 +87,6 @@ def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
 
 def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema | None:
     assert file.file is not None
-    if not file.file.has_ranges:
-        return None
     if not head.startswith(b"PAR1"):
         what = f"it begins with {excerpt(head[:200], 60)!r}" if head else "it is empty"
         return _Fault(file, f"this is not Parquet: {what}")
@@ -94,20 +97,23 @@ def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema
         if isinstance(error, (pa.ArrowException, EOFError)) or (isinstance(error, OSError) and error.errno is None):
             return _Fault(file, f"this Parquet file is cut off or damaged: {one_line(error)}")
         return None  # an error of a file system, which is told when the file is read
-    if columns.url not in schema.names:
-        return _no_column(file, columns.url, schema.names)
-    return schema
+    missing = [name for name in columns.required if name not in schema.names]
+    return _no_column(file, missing, schema.names) if missing else schema
 
 
 def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
     own = replace(file, extent=Extent())
+    is_cut = len(head) == _HEAD
     with ExitStack() as opened:
         try:
             reader = own.reader()
-            batches = reader.batches(own.content(io.BytesIO(head), opened, reader.seekable), Columns(columns.url), None)
-            next(batches, None)
+            stream = _Beginning(head) if is_cut else io.BytesIO(head)
+            required = Columns(columns.url, expected_hashes=columns.expected_hashes, urls=columns.urls)
+            next(reader.batches(own.content(stream, opened, reader.seekable), required, None), None)
         except MissingColumns as error:
-            return _no_column(file, columns.url, error.existing)
+            if is_cut and file.format not in _WITH_HEADER:  # a key may occur further on
+                return None
+            return _no_column(file, error.missing, error.existing)
         except WrongFormat as error:
             hint = f": --input_format={error.format} reads it" if error.format else ""
             return _Fault(file, f"{error.reason}{hint}", True)
@@ -116,21 +122,59 @@ def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
     return None
 
 
-def _no_column(file: File, name: str, existing: Sequence[str]) -> _Fault:
-    return _Fault(file, f"no column {name!r}; columns that exist: {excerpt(', '.join(existing))}", True)
+class _Beginning(io.BytesIO):
+    """The first bytes of a longer file, which does not end behind them: a read raises EOFError there."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if not data and size:
+            raise EOFError("only the beginning was looked at")
+        return data
+
+    read1 = read
 
 
-def _other_types(first: pa.Schema, other: pa.Schema, columns: Columns) -> str:
-    """Which additional column is text here, and was none in the first file; empty if there is no such column."""
+def _no_column(file: File, names: Sequence[str], existing: Sequence[str]) -> _Fault:
+    absent = ", ".join(map(repr, dict.fromkeys(names)))
+    return _Fault(file, f"no column {absent}; columns that exist: {excerpt(', '.join(existing))}", True)
+
+
+def _other_types(first: pa.Schema, other: pa.Schema | _Fault | None, file: File, columns: Columns) -> str:
+    """Which additional column is text here that does not fit its type in the first file; empty if there is none."""
+    if not isinstance(other, pa.Schema):
+        return ""
     for name in columns.others:
         if name in columns.types or name not in first.names or name not in other.names:
             continue
         own, before = other.field(name).type, first.field(name).type
-        if _is_text(own) and not _is_text(before):
+        if _is_text(own) and not _takes_text(before) and not _fits(file, name, before):
             return (
                 f"the column {name!r} is {own}, and {before} in the first list: --column_types={name}:string reads both"
             )
     return ""
+
+
+def _takes_text(type: pa.DataType) -> bool:
+    """Whether any text fits a column: one of nulls alone, which no value has given a type, becomes text."""
+    binary = (pa.binary(), pa.large_binary(), pa.binary_view())
+    return _is_text(type) or bool(pa.types.is_null(type)) or type in binary
+
+
+def _fits(file: File, name: str, type: pa.DataType) -> bool:
+    """Whether the first texts of a column are, as far as they can be read, values of `type`, such as numbers."""
+    assert file.file is not None
+    try:
+        with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            batch = next(parquet.iter_batches(_FIRST_ROWS, columns=[name], use_threads=False), None)
+    except Exception:  # of a file system, or of a damaged file: told when it is read
+        return True
+    try:
+        if batch is not None:
+            values = batch.column(0)
+            (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(type)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _is_text(type: pa.DataType) -> bool:

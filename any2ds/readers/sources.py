@@ -380,6 +380,14 @@ class Source:
                 part.extent.replaced,
             )
 
+        elif part.extent.undecoded and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%s: some bytes are not %s, and are replaced by U+FFFD, also in URLs: --encoding names another",
+                redacted(part.name),
+                part.extent.undecoded[0],
+            )
+
     def _warn_of_altered(self, part: Input) -> None:
         for column in part.extent.altered.keys() - self._warned_of:
             self._warned_of.add(column)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.config.options import InputOptions
-from any2ds.core.errors import OptionError
+from any2ds.core.errors import InputError, OptionError
+from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, to_text
 
 TEMPLATE = "any2ds.url"  # the column of URLs that are made of others, until it is called `url`
 _BLANKS = " \t\r\n\ufeff\u00a0\u200b\u200c\u200d\u2060"  # a byte order mark, and what takes no room
@@ -40,11 +41,15 @@ class UrlRules:
         return tuple(dict.fromkeys(re.findall(r"\{([^{}]+)\}", self.template or "")))
 
     def with_template(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch` with the column TEMPLATE, if there is a template. A URL is null if one of its columns is."""
+        """`batch` with the column TEMPLATE, if there is a template. A URL is null if one of its columns is null or an
+        empty text.
+
+        Raises InputError for a column whose values are no texts, such as lists."""
         if self.template is None or not batch.num_rows:
             return batch
         parts = re.split(r"\{([^{}]+)\}", self.template)
-        values = [batch[part].cast(pa.string()) if n % 2 else pa.scalar(part) for n, part in enumerate(parts)]
+        texts = {name: _texts(batch[name], name) for name in self.columns}
+        values = [texts[part] if n % 2 else pa.scalar(part) for n, part in enumerate(parts)]
         return batch.append_column(TEMPLATE, pc.binary_join_element_wise(*values, ""))
 
     def apply(self, urls: pa.Array) -> pa.Array:
@@ -53,7 +58,7 @@ class UrlRules:
         if pc.any(pc.match_substring_regex(urls, _ENCLOSED)).as_py():
             urls = pc.utf8_trim(pc.replace_substring_regex(urls, _ENCLOSED, r"\1\2\3"), _BLANKS)
         if self.unescape_html and has_references(urls):
-            urls = pa.array([url and html.unescape(url) for url in urls.to_pylist()], pa.string())
+            urls = pa.array([url and _unescaped(url) for url in urls.to_pylist()], pa.string())
         if self.default_scheme is not None:
             lacks = pc.and_(
                 pc.match_substring_regex(urls, _NO_SCHEME), pc.invert(pc.match_substring_regex(urls, _SCHEME))
@@ -61,6 +66,24 @@ class UrlRules:
             complete = pc.binary_join_element_wise(f"{self.default_scheme}://", pc.utf8_ltrim(urls, "/"), "")
             urls = pc.if_else(pc.fill_null(lacks, False), complete, urls)
         return urls
+
+
+def _texts(values: pa.Array, name: str) -> pa.Array:
+    """The values of a column as they stand in a URL, null where there is nothing."""
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    try:
+        texts = to_text(values, NO_UTF8_IN_URL) if is_text_or_binary(values.type) else values.cast(pa.string())
+    except pa.ArrowException as error:
+        raise InputError(f"url_template: the column {name!r} holds {values.type}, not text") from error
+    return pc.if_else(pc.equal(texts, ""), None, texts)
+
+
+def _unescaped(url: str) -> str:
+    """The URL without complete references: `html.unescape` alone takes `&curren` of `&currency=` for one too."""
+    return re.sub(_REFERENCE, lambda found: html.unescape(found[0]), url)
 
 
 def has_references(urls: pa.Array, least: float = 0.0) -> bool:

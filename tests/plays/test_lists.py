@@ -246,6 +246,13 @@ TEXTS: dict[str, tuple[str, str, str, dict[str, Any], list[tuple[Any, ...]]]] = 
         {"comment": "#", "separator": ", ", "save_additional_columns": "c"},
         [("a.txt", "success", "x, y")],
     ),
+    "comments, and old Mac line ends": (
+        "l.csv",
+        "# one\r# two\rurl,c\r{web}a.txt,x\r #three\r{web}b.txt,#y\r",
+        "utf-8",
+        {"comment": "#", "save_additional_columns": "c"},
+        [("a.txt", "success", "x"), ("b.txt", "success", "#y")],
+    ),
     "another encoding": (
         "l.csv",
         "url,c\n{web}a.txt,é\n",
@@ -458,6 +465,40 @@ def test_a_scheme_that_is_missing_is_added() -> None:
     assert play.run("download", "l.txt", default_scheme="http").code_of == dict.fromkeys(WEB, "success")
 
 
+@pytest.mark.parametrize("name", ["l.txt", "l.csv", "l.jsonl", "l.json"])
+def test_bytes_that_are_not_of_the_encoding_are_told(name: str) -> None:
+    kind = name.partition(".")[2]
+    head, line = {"txt": ("", "%s\n"), "csv": ("url\n", "%s\n")}.get(kind, ("", '{"url": "%s"}\n'))
+    content = head + line.replace("%s", "{web}a.txt?é") + line.replace("%s", "{web}b.txt")
+    outcome = played(name, content, "latin-1", encoding="ascii")
+    assert [row["url"].rpartition("/")[2] for row in outcome.metadata] == ["a.txt?\ufffd", "b.txt"]
+    assert "some bytes are not ascii" in " ".join(outcome.screen.split())
+    assert "some bytes" not in played(name, content, "latin-1", encoding="latin-1").screen
+
+
+def test_a_template_makes_no_url_of_an_empty_cell() -> None:
+    outcome = played("l.csv", "id,kind\na,txt\n,txt\n", url_template="{web}{id}.{kind}")
+    assert outcome.requests == {"a.txt": 1}
+    assert [row["url"] for row in outcome.metadata][1:] == [None]
+
+
+def test_a_template_escapes_bytes_that_are_no_text_and_refuses_lists() -> None:
+    play = Play(WEB)
+    ids = pa.array([b"a.txt?", b"b.txt?\xe9"])
+    pq.write_table(pa.table({"id": ids, "tags": [["x"], ["y"]]}), play.folder / "l.parquet")
+    outcome = play.run("download", "l.parquet", url_template="{web}{id}")
+    assert columns(outcome, "status") == [("a.txt?", "success"), ("b.txt?%E9", "success")]
+    refused = play.run("download", "l.parquet", url_template="{web}{tags}")
+    assert (refused.exit_code, refused.requests) == (2, {})
+    assert "the column 'tags' holds list<" in refused.screen
+
+
+def test_unescape_html_leaves_parameters_that_begin_as_references_do() -> None:
+    text = "{web}a.txt?x=1&amp;y=2\n{web}b.txt?x=1&currency=usd&region=eu&section=3&copy=1\n"
+    outcome = played("l.txt", text, unescape_html="true")
+    assert columns(outcome) == [("a.txt?x=1&y=2",), ("b.txt?x=1&currency=usd&region=eu&section=3&copy=1",)]
+
+
 # --- several lists ---
 
 
@@ -496,6 +537,52 @@ def test_a_column_that_is_text_in_a_later_file_needs_a_type() -> None:
     assert "--column_types=id:string" in outcome.screen
     again = play.run("download", "1.parquet,2.parquet", save_additional_columns="id", column_types="id:string")
     assert [row["id"] for row in again.metadata] == ["7", "x7"]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "expected"),
+    [
+        (pa.nulls(1), pa.array(["x"]), [None, "x"]),
+        (pa.array([7]), pa.array(["512"]), [7, 512]),
+        (pa.array([7]), pa.array(["512"]).dictionary_encode(), [7, 512]),
+        (pa.array([b"x"]), pa.array(["y"]), [b"x", b"y"]),
+    ],
+    ids=["nulls alone", "texts of numbers", "categories of numbers", "binary"],
+)
+def test_texts_in_a_later_file_that_fit_the_type_of_the_first_are_read(
+    first: pa.Array, later: pa.Array, expected: list[Any]
+) -> None:
+    play = Play(WEB)
+    for name, values in (("1.parquet", first), ("2.parquet", later)):
+        pq.write_table(pa.table({"url": [play.web.url("a.txt")], "id": values}), play.folder / name)
+    outcome = play.run("download", "1.parquet,2.parquet", save_additional_columns="id")
+    assert [row["id"] for row in outcome.metadata] == expected
+
+
+@pytest.mark.parametrize("size", [100_000, 1_200_000], ids=["beyond the first look", "beyond the first block"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("2.json", '{"caption":{"0":"%s"},"url":{"0":"{web}b.txt"}}'),
+        ("2.csv", "%s,url\nx,{web}b.txt\n"),
+        ("2.jsonl", '{"caption":"%s"}\n{"url":"{web}b.txt"}\n'),
+    ],
+    ids=["columns of json", "header of csv", "lines of json"],
+)
+def test_a_list_whose_urls_come_late_is_read(name: str, content: str, size: int) -> None:
+    play = Play(WEB)
+    written(play, **{"1_jsonl": ["a.txt"]})
+    text = (content % ("x" * size)).replace("{web}", play.web.base_url)
+    (play.folder / name).write_text(text)
+    found = columns(play.run("download", f"1.jsonl,{name}"), "status")
+    assert (found[0], found[-1]) == (("a.txt", "success"), ("b.txt", "success"))
+
+
+def test_a_large_document_without_rows_at_its_top_says_where_they_are() -> None:
+    rows = ",".join(['{"url":"{web}a.txt"}'] * 60_000)
+    outcome = played("list.json", '{"info":{},"images":[' + rows + '],"more":[]}')
+    assert (outcome.exit_code, outcome.requests) == (2, {})
+    assert "--rows=images" in outcome.screen
 
 
 def written(play: Play, **names: list[str]) -> None:

@@ -20,9 +20,9 @@ from any2ds import download, retry, verify
 from any2ds.config.options import GROUPS, Config, HashCheck, flat, parse_groups
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.digests import digest_in, is_digest
-from any2ds.core.errors import InputError, OptionError, OutputError
+from any2ds.core.errors import InputError, OptionError, OutputError, UsageError
 from any2ds.core.metadata import HASHES
-from any2ds.core.reports import IncompleteRun, Progress
+from any2ds.core.reports import Progress
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.plan import cuts
@@ -298,12 +298,14 @@ def test_a_list_without_the_column(tmp_path: Path, fetched: Download, suffix: st
         fetched(path, verify_hash="sha256:sha256")
 
 
-def test_a_later_file_without_the_column_breaks_the_list_off(server: Server, tmp_path: Path, fetched: Download) -> None:
+def test_a_later_file_without_the_column_is_refused_before_the_start(
+    server: Server, tmp_path: Path, fetched: Download
+) -> None:
     pq.write_table(pa.table({"url": [server.url("1")], "h": [sha256(1)]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"url": [server.url("2")]}), tmp_path / "2.parquet")
-    with pytest.raises(IncompleteRun, match="no column 'h'"):
+    with pytest.raises(UsageError, match=r"2\.parquet: no column 'h'"):
         fetched([tmp_path / "1.parquet", tmp_path / "2.parquet"], verify_hash="h:sha256")
-    assert column(tmp_path / "out", "status") == ["success"]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

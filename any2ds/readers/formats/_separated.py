@@ -55,10 +55,13 @@ class Separated:
     names: Sequence[str] = ()  # of the columns, once the header is read
 
     def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
         self._form = form
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = whole_lines(blocks(stream, LONGEST_ROW, encoding=self._form.encoding), LONGEST_ROW)
+        pieces = whole_lines(
+            blocks(stream, LONGEST_ROW, encoding=self._form.encoding, undecoded=self.undecoded), LONGEST_ROW
+        )
         pieces = without_comments(pieces, self._form.comment)
         first = next((piece for piece in pieces if piece.strip()), None)
         if first is None:

@@ -45,8 +45,8 @@ class _Utf8:
     `read` may return less than was asked for. Raises WrongFormat at the first read if the stream is not text.
     """
 
-    def __init__(self, stream: BinaryIO, encoding: str | None) -> None:
-        self._stream, self._encoding = stream, encoding
+    def __init__(self, stream: BinaryIO, encoding: str | None, undecoded: list[str]) -> None:
+        self._stream, self._encoding, self._undecoded = stream, encoding, undecoded
         self._rest: bytes | None = None  # was read and not given out; None before the first read
         self._decoder: codecs.IncrementalDecoder | None = None
         self._failure: ReadError | None = None
@@ -60,11 +60,16 @@ class _Utf8:
             if self._decoder is None:
                 return self._more(size)
             piece = self._stream.read(max(_FEW, size // 2))
-            self._rest = self._decoder.decode(piece, not piece).replace("\0", "").encode()
+            self._rest = self._encoded(self._decoder.decode(piece, not piece))
             if not piece:
                 break
         data, self._rest = (self._rest or b"")[:size], (self._rest or b"")[size:]
         return data
+
+    def _encoded(self, text: str) -> bytes:
+        if "\ufffd" in text and not self._undecoded:
+            self._undecoded.append(self._encoding or "Unicode")
+        return text.replace("\0", "").encode()
 
     def _more(self, size: int) -> bytes:
         """The next bytes, empty only at the end."""
@@ -82,7 +87,7 @@ class _Utf8:
         encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), self._encoding)
         if encoding is not None:
             self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-            self._rest = self._decoder.decode(head).removeprefix("\ufeff").replace("\0", "").encode()
+            self._rest = self._encoded(self._decoder.decode(head).removeprefix("\ufeff"))
             return
         head = head.removeprefix(codecs.BOM_UTF8)
         refuse_binary(head[:_HEAD])
@@ -114,16 +119,22 @@ def _count(data: bytes, among: bytes) -> int:
 
 
 def blocks(
-    stream: BinaryIO, size: int = BLOCK, held: int | None = None, encoding: str | None = None
+    stream: BinaryIO,
+    size: int = BLOCK,
+    held: int | None = None,
+    encoding: str | None = None,
+    undecoded: list[str] | None = None,
 ) -> Iterator[bytes]:
     """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
 
     With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
 
+    Where bytes are none of the encoding that they are decoded from, its name is added to `undecoded`.
+
     A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes first.
     Raises WrongFormat if this is not text.
     """
-    text, block, given, last = _Utf8(stream, encoding), bytearray(), 0, b"\n"
+    text, block, given, last = _Utf8(stream, encoding, [] if undecoded is None else undecoded), bytearray(), 0, b"\n"
     failure: ReadError | None = None
     while failure is None:
         try:
@@ -170,10 +181,10 @@ def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
 
 
 def without_comments(pieces: Iterator[bytes], sign: str | None) -> Iterator[bytes]:
-    """The same lines but for those that begin with `sign`."""
+    """The same lines but for those that begin with `sign`. Lines end with LF, CR or both."""
     if sign is None:
         return pieces
-    comments = re.compile(rb"^[ \t]*" + re.escape(sign.encode()) + rb"[^\n]*\n", re.MULTILINE)
+    comments = re.compile(rb"(?<![^\r\n])[ \t]*" + re.escape(sign.encode()) + rb"[^\r\n]*(?:\r\n?|\n)")
     return (comments.sub(b"", piece) for piece in pieces)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import AS_USUAL, Columns, Form
-from any2ds.readers.formats._document import Document, Malformed
+from any2ds.readers.formats._document import Document, Ended, Malformed
 from any2ds.readers.formats._objects import TOO_LONG, Group, Item, object_batches, parsed
 from any2ds.readers.formats._text import BATCH_ROWS, BLOCK, blocks, one_line
 from any2ds.readers.formats.jsonl import line_batches
@@ -26,11 +26,12 @@ class Json:
     seekable: ClassVar[bool] = False
 
     def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
         self.names: list[str] = []  # keys of the first objects, or of the columns
         self._form = form
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = blocks(stream, encoding=self._form.encoding)
+        pieces = blocks(stream, encoding=self._form.encoding, undecoded=self.undecoded)
         head = next((piece for piece in pieces if piece.strip()), b"").lstrip()
         if not head:
             return
@@ -45,9 +46,19 @@ class Json:
             yield from object_batches(_groups(texts), columns, schema, "item", self.names)
         elif not head.startswith(b"{"):
             raise WrongFormat(f"neither an array nor an object: a list is {_KNOWN}")
-        elif (outline := _outline(head)).get(columns.url, "") in ("[", "{"):
+        else:
+            yield from self._of_objects(head, pieces, document, columns, schema)
+
+    def _of_objects(
+        self, head: bytes, pieces: Iterator[bytes], document: Document, columns: Columns, schema: pa.Schema | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a document that begins with an object: columns, or the first row."""
+        outline, is_cut = _outline(head)
+        lacks_urls = columns.url not in outline and not {"[", "{"}.isdisjoint(outline.values())
+        has_long_columns = lacks_urls and is_cut  # before that of the URLs
+        if has_long_columns or outline.get(columns.url, "") in ("[", "{"):
             yield from self._of_columns(document, columns, schema)
-        elif columns.url not in outline and "\n" not in outline and {*outline.values()} & {"[", "{"}:
+        elif lacks_urls and "\n" not in outline:
             raise _no_rows_here(outline, columns.url)
         elif _is_object(head.partition(b"\n")[0]):
             yield from line_batches(chain([head], pieces), columns, schema, self.names)
@@ -57,14 +68,18 @@ class Json:
     def _of_columns(self, document: Document, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         found: dict[str, list[pa.Array]] = {}
         labels: dict[str, list[str]] = {}
+        outline: dict[str, str] = {}
         for name in document.members():
             self.names.append(name)
+            outline[name] = document.peek().decode(errors="replace")
             if name not in columns.names:
                 document.value(is_wanted=False)
                 continue
             is_array = document.peek() == b"["
             labels[name] = []
             found[name] = _column(document, labels[name], is_array)
+        if columns.url not in found:
+            raise _no_rows_here(outline, columns.url)
         required = columns.names if schema is None else columns.required
         if absent := [name for name in required if name not in found]:
             raise MissingColumns(absent, self.names)
@@ -89,19 +104,22 @@ def find(document: Document, path: str) -> None:
             raise WrongFormat(f"--rows={path}: no key {key!r}; keys that exist: {', '.join(map(one_line, keys[:20]))}")
 
 
-def _outline(head: bytes) -> dict[str, str]:
-    """Key -> the first character of its value, of the object that begins here, as far as `head` goes; with a key `\\n`
-    if more objects follow."""
+def _outline(head: bytes) -> tuple[dict[str, str], bool]:
+    """Key -> the first character of its value, of the object that begins here, with a key `\\n` if more objects follow;
+    and whether `head` ends within the object, which may have more keys then."""
     document, found = Document(iter([head])), dict[str, str]()
     try:
         for key in document.members():
-            found[key] = document.peek().decode(errors="replace")
+            if first := document.peek():
+                found[key] = first.decode(errors="replace")
             document.value(is_wanted=False)
         if document.peek():
             found["\n"] = ""
+    except Ended:
+        return found, True
     except (Malformed, ValueError, RecursionError):
         pass
-    return found
+    return found, False
 
 
 def _no_rows_here(outline: Mapping[str, str], url: str) -> WrongFormat:

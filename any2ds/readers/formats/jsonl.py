@@ -23,13 +23,14 @@ class Jsonl:
     seekable: ClassVar[bool] = False
 
     def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
         self.names: list[str] = []  # keys of the first objects
         self._encoding = form.encoding
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         has_types = schema is not None or not columns.others
         held = 0 if has_types else BLOCK  # one object is too few to tell types from
-        pieces = blocks(stream, held=held, encoding=self._encoding)
+        pieces = blocks(stream, held=held, encoding=self._encoding, undecoded=self.undecoded)
         return line_batches(pieces, columns, schema, self.names)
 
 

@@ -33,11 +33,15 @@ class Txt:
     seekable: ClassVar[bool] = False
 
     def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
         self._form = form
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         names_to_read(columns, [columns.url], schema)
-        pieces = (piece.replace(b"\r", b"\n") for piece in blocks(stream, held=0, encoding=self._form.encoding))
+        pieces = (
+            piece.replace(b"\r", b"\n")
+            for piece in blocks(stream, held=0, encoding=self._form.encoding, undecoded=self.undecoded)
+        )
         for lines in without_comments(whole_lines(pieces, LONGEST_LINE), self._form.comment):
             urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
             too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)

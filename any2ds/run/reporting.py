@@ -127,6 +127,7 @@ class ThreadedReporter:
         self._events: queue.Queue[tuple[str, Facts]] = queue.Queue(_MOST_WAITING)
         self._newest: Facts | None = None  # progress
         self._off = threading.Lock()  # held once it is switched off
+        self._is_behind = False  # and so may hang
         self._thread = threading.Thread(target=self._run, name=f"any2ds-{name}", daemon=True)
         self._thread.start()
 
@@ -143,12 +144,13 @@ class ThreadedReporter:
                 self._events.put_nowait(("progress", self._newest))
             self._events.put_nowait((event, facts))
         except queue.Full:
+            self._is_behind = True
             self._switch_off(f"it is {_MOST_WAITING:,} events behind")
 
     def join(self, deadline: float) -> None:
-        """Wait until it has finished, or the deadline (`time.monotonic`); not at all if it is switched off."""
+        """Wait until it has finished, or the deadline (`time.monotonic`); not at all if it has fallen behind."""
         try:
-            if not self._off.locked():
+            if not self._is_behind:
                 self._thread.join(max(0.0, deadline - time.monotonic()))
         finally:  # also when another Ctrl-C ends the wait
             if self._thread.is_alive():

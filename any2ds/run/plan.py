@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
+import pyarrow as pa
+
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Ending, Segment
-from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk
+from any2ds.core.on_disk import held
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.run_file import begin_segment, end_segment
 from any2ds.readers.dedupe import mark_duplicates
@@ -143,7 +145,7 @@ class ShardPlan:
 
     def _all_cuts(self) -> Iterator[Cut]:
         while self._compared_cuts:
-            yield self._compared_cuts.popleft()  # whose temporary files end with them
+            yield self._compared_cuts.popleft()
         yield from self._cuts
 
     def _begin_segment_of(self, cut: Cut) -> None:
@@ -200,14 +202,13 @@ class ShardPlan:
 
 
 def _on_disk(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    """The cuts, whose rows are in temporary files where they are many."""
-    waiting: list[Cut] = []
-    size = 0
-    for cut in cuts:
-        waiting.append(cut)
-        size += sum(batch.nbytes for batch in cut.batches)
-        if size > MOST_IN_MEMORY:
-            batches = iter(on_disk(batch for each in waiting for batch in each.batches))
-            yield from (replace(each, batches=tuple(islice(batches, len(each.batches)))) for each in waiting)
-            waiting, size = [], 0
-    yield from waiting
+    """The cuts, whose rows are in a temporary file where they are many. All are read first."""
+    without_rows: list[tuple[Cut, int]] = []  # and the number of batches of each
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for cut in cuts:
+            without_rows.append((replace(cut, batches=()), len(cut.batches)))
+            yield from cut.batches
+
+    rows = iter(held(batches()))
+    return (replace(cut, batches=tuple(islice(rows, count))) for cut, count in without_rows)

@@ -137,7 +137,7 @@ class ShardPlan:
             failure = error
         is_whole = short is None or not short.is_broken_off
         if failure is None or (not is_whole and self._rank is None and self._last_part().ending is None):
-            is_whole = self._end()
+            is_whole = self._end(is_broken_off=failure is not None)
         if short is not None and is_whole:
             yield short
         if failure is not None:
@@ -160,17 +160,23 @@ class ShardPlan:
             self._place = self._place.with_segment(segment)
         self._rows, self._next = cut.start + cut.rows, cut.shard_id + 1
 
-    def _end(self) -> bool:
+    def _end(self, is_broken_off: bool) -> bool:
         """Record where the last segment ends. Returns whether the list has come to this end.
 
-        Raises ChangedList if the list has fewer rows than before.
+        Raises ChangedList if the list has fewer rows than before, unless it broke off or this run has a limit.
         """
         last, limit = self._last_part(), self._limit if self._rows == self._limit else None
         if last.end_row is not None:
             if self._rows < last.end_row and limit is None:
                 raise ChangedList(f"the list ends with row {self._rows:,}, and had {last.end_row:,} rows before")
             return self._rows == last.end_row
-        if any(shard_id >= self._next for shard_id in self.shards):
+        behind = min((shard_id for shard_id in self.shards if shard_id >= self._next), default=None)
+        if behind is not None:
+            if limit is None and not is_broken_off:
+                name = self._layout.shard_name(behind)
+                raise ChangedList(
+                    f"the list ends with row {self._rows:,}, and shard {name} was made from rows behind it"
+                )
             return False  # runs with a higher limit, or none, have made shards behind it
         ending = Ending(self._rows - last.start_row, self._next - last.first_shard, limit)
         try:

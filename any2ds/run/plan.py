@@ -95,9 +95,9 @@ class ShardPlan:
                     raise another_list(self.output, text)
                 return
             rows = cut.start + cut.rows
-            stats = made.get(cut.shard_id)
-            is_cut_off = stats is not None and rows == self._limit and cut.rows < stats.count
-            if stats is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, stats)):
+            shard = made.get(cut.shard_id)
+            is_cut_off = shard is not None and rows == self._limit and cut.rows < shard.count
+            if shard is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, shard)):
                 raise another_list(self.output, text)
             is_needed = cut.shard_id not in self.shards and self._makes(cut.shard_id)
             yield cut if is_needed else replace(cut, batches=())

@@ -203,7 +203,7 @@ class ShardPlan:
     def _settled(self, cut: Cut) -> dict[int, str]:
         """The rows of a shard that a retry has taken over, when the shard was there before."""
         part = self._place.part_of(cut.shard_id)
-        keys = [*map(self._layout.keys(cut.shard_id), range(cut.rows))]
+        keys = map(self._layout.keys(cut.shard_id), range(cut.rows))
         return {} if part is None else self._retried.among(keys, part.number)
 
 

@@ -78,6 +78,12 @@ class ShardPlan:
         passed_over = passed_over if rows is None else min(passed_over, rows)
         return Outlook(rows, planned, share, passed_over, self._is_in_order)
 
+    def missing(self) -> int:
+        """How many shards of the list, of all ranks, are not finished now. To be asked when the list was read."""
+        present = self.output.finished_shards()
+        spans = [range(part.first_shard, self._next if part.end is None else part.end) for part in self._place.parts]
+        return sum(len(span) - sum(shard_id in span for shard_id in present) for span in spans)
+
     # --- before the run ---
 
     def _compared(self) -> Iterator[Cut]:

@@ -85,12 +85,19 @@ def _steps_of(manifest: Manifest) -> str:
     return f"the steps {', '.join(names)}" if names else "no step for images, sound or video"
 
 
-def another_list(output: OutputFolder, text: str) -> OutputError:
+def another_list(output: OutputFolder, text: str, is_shuffled: bool) -> OutputError:
     """The error for a list that differs from that of the dataset as `text` says."""
+    anew = "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+    if is_shuffled:
+        return OutputError(
+            f"{output.url!r} is made from another url list: {text}. A shuffled list that has grown or changed comes in "
+            "another order. Nothing was changed. Go on with the list as it was, and put new rows into a list of their "
+            f"own with --incremental_mode=extend; or {anew}"
+        )
     return OutputError(
         f"{output.url!r} is made from another url list: {text}. Nothing was changed. Go on with the list as it was; "
         "or --incremental_mode=extend puts this one, or new rows as a list of their own, behind the shards that are "
-        "there, --incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+        f"there, {anew}"
     )
 
 

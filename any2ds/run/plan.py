@@ -98,13 +98,13 @@ class ShardPlan:
                 if rows != self._limit:
                     name = self._layout.shard_name(last)
                     text = f"the list ends with row {rows:,}, and shard {name} was made from rows behind it"
-                    raise another_list(self.output, text)
+                    raise another_list(self.output, text, not self._is_in_order)
                 return
             rows = cut.start + cut.rows
             shard = made.get(cut.shard_id)
             is_cut_off = shard is not None and rows == self._limit and cut.rows < shard.count
             if shard is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, shard)):
-                raise another_list(self.output, text)
+                raise another_list(self.output, text, not self._is_in_order)
             is_needed = cut.shard_id not in self.shards and self._makes(cut.shard_id)
             yield cut if is_needed else replace(cut, batches=())
             if cut.shard_id >= last:

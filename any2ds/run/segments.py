@@ -202,7 +202,7 @@ def _with_stats(config: Config, output: OutputFolder, place: Place, names: Seque
         else:
             known[n] = ShardRows(stats.count, stats.urls_sha256)
     if is_compared and not known and not url_list.begins(place.parts[0]):
-        raise another_list(output, "its first rows were others")
+        raise another_list(output, "its first rows were others", config.input.shuffle is not None)
     others = dict[int, str]()  # lost files of shards of other lists
     for n, name in lost_files(output, config.output, place.finished, names).items():
         if n in own:

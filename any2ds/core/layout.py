@@ -59,7 +59,6 @@ REPORT_OUT_OF_SIGHT = f"{STATE_FOLDER}/{REPORT_FILE}"
 FOLDER_FILES = (SHARDS_FILE, REPORT_FILE, REPORT_OUT_OF_SIGHT)
 WANDB_FILE = f"{STATE_FOLDER}/wandb"
 PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
-WATCHING = (WANDB_FILE, PROGRESS_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
@@ -158,7 +157,6 @@ def segment_file(number: int, end: str = "") -> str:
 
 MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
 _MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
-_WANDB_OF_MEMBER = re.compile(rf"{re.escape(WANDB_FILE)}-[a-z0-9-]+")
 
 
 def report_file(hides: bool) -> str:
@@ -185,8 +183,3 @@ def workers_of(lock_file: str) -> str:
 def wandb_file(member: str) -> str:
     """That of one of several runs that make a dataset together, or of a run that makes it alone: ""."""
     return f"{WANDB_FILE}-{member}" if member else WANDB_FILE
-
-
-def is_of_watching(name: str) -> bool:
-    """Whether reporters keep it, of the runs that made a dataset."""
-    return name in WATCHING or _WANDB_OF_MEMBER.fullmatch(name) is not None

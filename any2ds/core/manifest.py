@@ -158,12 +158,6 @@ class Segment:
         known = bool(self.files) and all(file.version is not None for file in self.files)
         return known and tuple(files[: len(self.files)]) == self.files
 
-    def rows_in(self, shard_id: int, rows_per_shard: int) -> int | None:
-        """How many rows a shard of it has, as far as that is known without reading the list."""
-        if self.ending is None or self.cut == "file":
-            return None
-        return min(rows_per_shard, self.ending.rows - (shard_id - self.first_shard) * rows_per_shard)
-
     def to_json(self) -> bytes:
         return orjson.dumps(self, option=orjson.OPT_INDENT_2)
 

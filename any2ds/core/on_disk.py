@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 
@@ -18,40 +19,62 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def on_disk(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Equal batches, of any schemas, whose values are in temporary files that end with them.
+    """Equal batches, of any schemas, whose values are in a temporary file that ends with them.
 
     Raises DiskFull, OSError.
     """
-    found = []
-    for schema, group in groupby(batches, key=lambda batch: batch.schema):
-        found += _on_disk(group, schema)
-    return found
+    with _SpillFile() as file:
+        file.add(batches)
+        return file.batches()
 
 
 def held(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Equal batches, of which no more than MOST_IN_MEMORY are in memory. Raises DiskFull, OSError."""
-    found: list[pa.RecordBatch] = []
-    in_memory = size = 0
-    for batch in batches:
-        found.append(batch)
-        in_memory, size = in_memory + 1, size + batch.nbytes
-        if size > MOST_IN_MEMORY:
-            found[-in_memory:] = on_disk(found[-in_memory:])
-            in_memory = size = 0
-    return found
+    with _SpillFile() as file:
+        in_memory: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            in_memory.append(batch)
+            size += batch.nbytes
+            if size > MOST_IN_MEMORY:
+                file.add(in_memory)
+                in_memory, size = [], 0
+        return file.batches() + in_memory
 
 
-def _on_disk(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
-    with tempfile.TemporaryFile(prefix="any2ds-") as file:
-        try:
-            with pa.ipc.new_stream(file, schema) as stream:
-                for batch in batches:
-                    stream.write_batch(batch)
-            file.flush()
-        except OSError as error:
-            raise _full(error) from error
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+class _SpillFile:
+    """One temporary file of any number of batches, mapped once: each mapping keeps a file descriptor open."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None  # until there are batches
+        self._starts: list[int] = []  # the offset of each stream of batches
+
+    def __enter__(self) -> _SpillFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()  # its mapping keeps it
+
+    def add(self, batches: Iterable[pa.RecordBatch]) -> None:
+        for schema, group in groupby(batches, key=lambda batch: batch.schema):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed by __exit__
+            self._starts.append(self._file.tell())
+            try:
+                with pa.ipc.new_stream(self._file, schema) as stream:
+                    for batch in group:
+                        stream.write_batch(batch)
+                self._file.flush()
+            except OSError as error:
+                raise _full(error) from error
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """The batches that were added, in order."""
+        if self._file is None:
+            return []
+        mapped = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        return [batch for start in self._starts for batch in pa.ipc.open_stream(mapped.slice(start))]
 
 
 def _full(error: OSError) -> OSError | DiskFull:
@@ -75,4 +98,4 @@ def deserialized(rows: bytes, size: int) -> pa.Table:
     with pa.ipc.open_stream(rows) as stream:
         if size <= MOST_IN_MEMORY:
             return stream.read_all()
-        return pa.Table.from_batches(_on_disk(stream, stream.schema), stream.schema)
+        return pa.Table.from_batches(on_disk(stream), stream.schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -19,6 +19,7 @@ from any2ds.core.manifest import Manifest
 from any2ds.core.metadata import without_credentials
 from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut
+from any2ds.run.place import ShardRows
 from any2ds.storage.folders import OutputFolder
 
 DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
@@ -84,19 +85,26 @@ def _steps_of(manifest: Manifest) -> str:
     return f"the steps {', '.join(names)}" if names else "no step for images, sound or video"
 
 
-def another_list(output: OutputFolder, text: str) -> OutputError:
+def another_list(output: OutputFolder, text: str, is_shuffled: bool) -> OutputError:
     """The error for a list that differs from that of the dataset as `text` says."""
+    anew = "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+    if is_shuffled:
+        return OutputError(
+            f"{output.url!r} is made from another url list: {text}. A shuffled list that has grown or changed comes in "
+            "another order. Nothing was changed. Go on with the list as it was, and put new rows into a list of their "
+            f"own with --incremental_mode=extend; or {anew}"
+        )
     return OutputError(
         f"{output.url!r} is made from another url list: {text}. Nothing was changed. Go on with the list as it was; "
         "or --incremental_mode=extend puts this one, or new rows as a list of their own, behind the shards that are "
-        "there, --incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+        f"there, {anew}"
     )
 
 
-def read_stats(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> dict[int, Stats | None]:
-    """Shard -> its statistics; None if they cannot be read."""
+def read_stats(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> Iterator[tuple[int, Stats | None]]:
+    """Each shard with its statistics, which are None if they cannot be read."""
     names = {layout.stats_name(shard_id): shard_id for shard_id in sorted(shards)}
-    return {names[name]: _parsed(content) for name, content in output.read_many(list(names))}
+    return ((names[name], _parsed(content)) for name, content in output.read_many(list(names)))
 
 
 def _parsed(content: bytes | None) -> Stats | None:
@@ -107,7 +115,7 @@ def _parsed(content: bytes | None) -> Stats | None:
     return stats if stats.count and stats.urls_sha256 else None
 
 
-def difference(output: OutputFolder, layout: Layout, cut: Cut, made: Stats) -> str:
+def difference(output: OutputFolder, layout: Layout, cut: Cut, made: ShardRows) -> str:
     """How rows of the list differ from those that their shard was made from, as text; empty if they do not."""
     if made.urls_sha256 == cut.fingerprint():
         return ""

@@ -20,7 +20,7 @@ from any2ds.run.last_report import LastReport, write_dataset_files
 from any2ds.run.ledger import Ledger, Plan
 from any2ds.run.loop import run
 from any2ds.run.plan import ShardPlan
-from any2ds.run.ranks import Completion, Rank, joined, rank_of
+from any2ds.run.ranks import Rank, joined, rank_of
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporting import Reporters
 from any2ds.run.segments import prepare
@@ -80,7 +80,11 @@ def make_dataset(
         info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
         check_private(output, config.run)
         making = DatasetRun(config, output, distributor, info, new_fetcher, tuple(more))
-        return making.make(lambda: ShardPlan(config, source, output, prepare(config, source, output)))
+
+        def new_plan() -> ShardPlan:
+            return ShardPlan(config, source, output, prepare(config, source, output))
+
+        return making.make(new_plan) if rank is None else making.make_share(rank, new_plan)
 
 
 @contextmanager
@@ -115,8 +119,6 @@ class DatasetRun:
 
     def make(self, new_plan: Callable[[], Plan]) -> RunReport:
         """Make the shards of a plan, which is made once the folder is locked, and the files about the whole dataset."""
-        if (rank := rank_of(self.config.share)) is not None:
-            return self._make_share(rank, new_plan)
         with (
             locked(self.output, self.info.command) as lock,
             LastReport(self.config.watch, self.info) as last_report,
@@ -128,22 +130,25 @@ class DatasetRun:
             last_report.total = replace(self, info=info)._run(plan, lock, self._worker(lock), shard_list)
         return last_report.total
 
-    def _make_share(self, rank: Rank, new_plan: Callable[[], Plan]) -> RunReport:
-        """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
+    def make_share(self, rank: Rank, new_plan: Callable[[], ShardPlan]) -> RunReport:
+        """Make the shards of `rank`; the last rank to end with the list writes the files about the whole dataset.
+
+        Shards that another list of the dataset lacks are not waited for: no rank of this list makes them.
+        """
         output = self.output
         with joined(output, rank) as lock:
             plan = new_plan()
             ShardListFile(output, self.config.output).mark_open()
-            info = replace(self.info, missing=lambda: Completion.of(output).missing)
+            info = replace(self.info, missing=plan.missing)
             worker = self._worker(lock).among(rank.world_size)
             report = replace(self, info=info)._run(plan, lock, worker)
-            if missing := Completion.of(output).missing:
-                log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
+            if missing := plan.missing():
+                log.info("%s left to other ranks, which finish the dataset", shard_count(missing, "is", "are"))
             elif is_complete(output):
                 log.info("another rank has finished the dataset")
             else:
                 write_dataset_files(self.config.watch, self.info)
-                log.info("the dataset is finished: all of its shards exist")
+                log.info("the list is finished: all of its shards exist")
             return report
 
     def _worker(self, lock: RunLock) -> ShardWorker:

@@ -9,6 +9,8 @@ from any2ds.core import plugins
 from any2ds.run.compare import read_stats
 from any2ds.storage.folders import OutputFolder
 
+_MOST_ASKED_FOR = 100  # files, by a request each; for more the folder is listed once more
+
 
 def lost_files(
     output: OutputFolder, options: OutputOptions, finished: Iterable[int], names: Iterable[str]
@@ -23,8 +25,14 @@ def lost_files(
     if writer.extension is not None:
         ends.append(f".{writer.extension}".rstrip("."))
     wanted = ((n, f"{names_of.shard_name(n)}{end}") for n in finished for end in ends)
+    lost = {n: name for n, name in wanted if name not in present}
     # Another rank may have finished the shard while the folder was listed.
-    lost = {n: name for n, name in wanted if name not in present and not output.exists(name)}
+    if len(lost) > _MOST_ASKED_FOR:
+        present = frozenset(output.names())
+        lost = {n: name for n, name in lost.items() if name not in present}
+    else:
+        lost = {n: name for n, name in lost.items() if not output.exists(name)}
     # An object store has no folder for a shard that has stored nothing.
-    stats = read_stats(output, names_of, [n for n, name in lost.items() if name == names_of.shard_name(n)])
-    return {n: name for n, name in lost.items() if (found := stats.get(n)) is None or found.samples}
+    folders = [n for n, name in lost.items() if name == names_of.shard_name(n)]
+    empty = {n for n, stats in read_stats(output, names_of, folders) if stats is not None and not stats.samples}
+    return {n: name for n, name in lost.items() if n not in empty}

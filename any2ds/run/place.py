@@ -8,8 +8,15 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from any2ds.core.manifest import Manifest, Segment
-from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut, cuts
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """What the statistics of a finished shard say of its rows: there may be millions of shards."""
+
+    count: int
+    urls_sha256: str
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Place:
     parts: tuple[Segment, ...]  # of the list so far, in the order of its rows; the last one may have no end yet
     finished: frozenset[int]  # shards, of all lists
     broken: Mapping[int, str] = field(default_factory=dict)  # shards to be made again -> why
-    to_compare: Mapping[int, Stats] = field(default_factory=dict)  # finished shards of a list that may have changed
+    to_compare: Mapping[int, ShardRows] = field(default_factory=dict)  # finished shards of a list that may have changed
 
     @property
     def by_file(self) -> bool:

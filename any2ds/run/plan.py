@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
+import pyarrow as pa
+
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Ending, Segment
-from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk
+from any2ds.core.on_disk import held
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.run_file import begin_segment, end_segment
 from any2ds.readers.dedupe import mark_duplicates
@@ -76,6 +78,12 @@ class ShardPlan:
         passed_over = passed_over if rows is None else min(passed_over, rows)
         return Outlook(rows, planned, share, passed_over, self._is_in_order)
 
+    def missing(self) -> int:
+        """How many shards of the list, of all ranks, are not finished now. To be asked when the list was read."""
+        present = self.output.finished_shards()
+        spans = [range(part.first_shard, self._next if part.end is None else part.end) for part in self._place.parts]
+        return sum(len(span) - sum(shard_id in span for shard_id in present) for span in spans)
+
     # --- before the run ---
 
     def _compared(self) -> Iterator[Cut]:
@@ -90,13 +98,13 @@ class ShardPlan:
                 if rows != self._limit:
                     name = self._layout.shard_name(last)
                     text = f"the list ends with row {rows:,}, and shard {name} was made from rows behind it"
-                    raise another_list(self.output, text)
+                    raise another_list(self.output, text, not self._is_in_order)
                 return
             rows = cut.start + cut.rows
-            stats = made.get(cut.shard_id)
-            is_cut_off = stats is not None and rows == self._limit and cut.rows < stats.count
-            if stats is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, stats)):
-                raise another_list(self.output, text)
+            shard = made.get(cut.shard_id)
+            is_cut_off = shard is not None and rows == self._limit and cut.rows < shard.count
+            if shard is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, shard)):
+                raise another_list(self.output, text, not self._is_in_order)
             is_needed = cut.shard_id not in self.shards and self._makes(cut.shard_id)
             yield cut if is_needed else replace(cut, batches=())
             if cut.shard_id >= last:
@@ -135,7 +143,7 @@ class ShardPlan:
             failure = error
         is_whole = short is None or not short.is_broken_off
         if failure is None or (not is_whole and self._rank is None and self._last_part().ending is None):
-            is_whole = self._end()
+            is_whole = self._end(is_broken_off=failure is not None)
         if short is not None and is_whole:
             yield short
         if failure is not None:
@@ -143,7 +151,7 @@ class ShardPlan:
 
     def _all_cuts(self) -> Iterator[Cut]:
         while self._compared_cuts:
-            yield self._compared_cuts.popleft()  # whose temporary files end with them
+            yield self._compared_cuts.popleft()
         yield from self._cuts
 
     def _begin_segment_of(self, cut: Cut) -> None:
@@ -158,17 +166,23 @@ class ShardPlan:
             self._place = self._place.with_segment(segment)
         self._rows, self._next = cut.start + cut.rows, cut.shard_id + 1
 
-    def _end(self) -> bool:
+    def _end(self, is_broken_off: bool) -> bool:
         """Record where the last segment ends. Returns whether the list has come to this end.
 
-        Raises ChangedList if the list has fewer rows than before.
+        Raises ChangedList if the list has fewer rows than before, unless it broke off or this run has a limit.
         """
         last, limit = self._last_part(), self._limit if self._rows == self._limit else None
         if last.end_row is not None:
             if self._rows < last.end_row and limit is None:
                 raise ChangedList(f"the list ends with row {self._rows:,}, and had {last.end_row:,} rows before")
             return self._rows == last.end_row
-        if any(shard_id >= self._next for shard_id in self.shards):
+        behind = min((shard_id for shard_id in self.shards if shard_id >= self._next), default=None)
+        if behind is not None:
+            if limit is None and not is_broken_off:
+                name = self._layout.shard_name(behind)
+                raise ChangedList(
+                    f"the list ends with row {self._rows:,}, and shard {name} was made from rows behind it"
+                )
             return False  # runs with a higher limit, or none, have made shards behind it
         ending = Ending(self._rows - last.start_row, self._next - last.first_shard, limit)
         try:
@@ -195,19 +209,18 @@ class ShardPlan:
     def _settled(self, cut: Cut) -> dict[int, str]:
         """The rows of a shard that a retry has taken over, when the shard was there before."""
         part = self._place.part_of(cut.shard_id)
-        keys = [*map(self._layout.keys(cut.shard_id), range(cut.rows))]
+        keys = map(self._layout.keys(cut.shard_id), range(cut.rows))
         return {} if part is None else self._retried.among(keys, part.number)
 
 
 def _on_disk(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    """The cuts, whose rows are in temporary files where they are many."""
-    waiting: list[Cut] = []
-    size = 0
-    for cut in cuts:
-        waiting.append(cut)
-        size += sum(batch.nbytes for batch in cut.batches)
-        if size > MOST_IN_MEMORY:
-            batches = iter(on_disk(batch for each in waiting for batch in each.batches))
-            yield from (replace(each, batches=tuple(islice(batches, len(each.batches)))) for each in waiting)
-            waiting, size = [], 0
-    yield from waiting
+    """The cuts, whose rows are in a temporary file where they are many. All are read first."""
+    without_rows: list[tuple[Cut, int]] = []  # and the number of batches of each
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for cut in cuts:
+            without_rows.append((replace(cut, batches=()), len(cut.batches)))
+            yield from cut.batches
+
+    rows = iter(held(batches()))
+    return (replace(cut, batches=tuple(islice(rows, count))) for cut, count in without_rows)

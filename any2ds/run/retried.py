@@ -39,12 +39,15 @@ class RetriedRows:
         self._output = output
         self._retries = [segment for segment in manifest.segments if segment.kind == "retry"]
 
-    def among(self, keys: Sequence[str], number: int) -> dict[int, str]:
-        """Place in `keys`, of rows of segment `number` -> how a row had failed there that a later retry has taken."""
+    def among(self, keys: Iterable[str], number: int) -> dict[int, str]:
+        """Place in `keys`, of rows of segment `number` -> how a row had failed there that a later retry has taken.
+
+        Without a later retry `keys` are not read: a dataset may have billions of rows.
+        """
         found: dict[int, str] = {}
         if not any(each.number > number for each in self._retries):
             return found
-        wanted = pa.array(keys, pa.string())
+        wanted = pa.array([*keys], pa.string())
         for later, rows in reversed(self._lists):  # the first of several retries tells how the row had failed here
             if later > number:
                 places = pc.index_in(rows[KEY_COLUMN], value_set=wanted).to_pylist()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from any2ds.config import presets
 from any2ds.config.options import Config
 from any2ds.core import layout
-from any2ds.core.errors import OutputError
+from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import begin_segment, read_manifest, warn_of_versions
@@ -25,7 +25,7 @@ from any2ds.readers.sources import Source
 from any2ds.run.compare import DECIDING_GROUPS, another_list, changed_options, read_stats, way_back
 from any2ds.run.lost_files import lost_files
 from any2ds.run.overwrite import overwrite
-from any2ds.run.place import Place
+from any2ds.run.place import Place, ShardRows
 from any2ds.run.ranks import rank_of
 from any2ds.run.user_files import ShardNames, refuse_users_files
 from any2ds.storage.folders import OutputFolder
@@ -195,19 +195,35 @@ def _with_stats(config: Config, output: OutputFolder, place: Place, names: Seque
     """
     own, names_of = place.finished_of_list, config.output.layout
     is_compared = not url_list.is_surely(place.parts[-1])
-    stats = read_stats(output, names_of, own if is_compared else sorted(own)[-1:])
-    if is_compared and not any(stats.values()) and not url_list.begins(place.parts[0]):
-        raise another_list(output, "its first rows were others")
-    broken = {n: f"{names_of.stats_name(n)} cannot be read" for n, found in stats.items() if found is None}
+    known, broken = dict[int, ShardRows](), dict[int, str]()
+    for n, stats in read_stats(output, names_of, own if is_compared else sorted(own)[-1:]):
+        if stats is None:
+            broken[n] = f"{names_of.stats_name(n)} cannot be read"
+        else:
+            known[n] = ShardRows(stats.count, stats.urls_sha256)
+    if is_compared and not known and not url_list.begins(place.parts[0]):
+        raise another_list(output, "its first rows were others", config.input.shuffle is not None)
+    others = dict[int, str]()  # lost files of shards of other lists
     for n, name in lost_files(output, config.output, place.finished, names).items():
         if n in own:
             broken[n] = f"shard {n} has lost {name}"
         else:
-            again = "the command with the list that it was made from, or any2ds retry, makes it again"
-            log.warning("shard %d has lost %s: %s", n, name, again)
+            others[n] = name
+    if others:
+        log.warning("%s", _text_of_lost(others))
     rank = rank_of(config.share)
     broken = {n: why for n, why in broken.items() if rank is None or rank.makes(n)}  # each rank sees to its own shards
-    known = {n: found for n, found in stats.items() if found is not None and n not in broken}
-    return replace(
-        place, finished=place.finished - broken.keys(), broken=broken, to_compare=known if is_compared else {}
+    to_compare = {n: rows for n, rows in known.items() if n not in broken} if is_compared else {}
+    return replace(place, finished=place.finished - broken.keys(), broken=broken, to_compare=to_compare)
+
+
+def _text_of_lost(files: Mapping[int, str]) -> str:
+    """The warning about shards of other lists that have lost a file."""
+    first = min(files)
+    text = f"shard {first} has lost {files[first]}"
+    if len(files) == 1:
+        return f"{text}: the command with the list that it was made from, or any2ds retry, makes it again"
+    return (
+        f"{text}; in all, {shard_count(len(files))} of other lists have lost files: the commands with the lists that "
+        "they were made from, or any2ds retry, make them again"
     )

@@ -55,7 +55,6 @@ class Patience:
 # try again by themselves are told not to, where they can be (`stores.py`).
 PATIENT = Patience(12, 1.0, 20.0, within=120.0)
 BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
-ONCE = Patience(1, 0.0, 0.0)
 
 
 def is_permanent(error: BaseException) -> bool:

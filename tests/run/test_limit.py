@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from any2ds import download, inspect, verify
-from any2ds.core.reports import RunReport
+from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.testing.server import serve
 
 ROWS = 11  # of the list
@@ -84,6 +84,24 @@ def test_a_limit_within_a_shard_before_finished_ones_makes_no_part_of_it(media: 
         assert run(urls, out).count == PER_SHARD
     assert verify(str(out)).ok
     assert inspect(str(out)).rows == ROWS
+
+
+def test_without_one_a_list_that_ends_before_finished_shards_is_refused(media: Path, tmp_path: Path) -> None:
+    """A file that was cut short, and keeps its size and its time, is not compared with the shards made from it."""
+    out = tmp_path / "out"
+    with serve(media) as server:
+        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
+        run(urls, out)
+        for path in out.glob("00001*"):
+            path.unlink()
+        (out / ".any2ds" / "segments" / "0000.end").unlink()  # as a run that was killed leaves it
+        was = urls.stat()
+        lines = urls.read_text().splitlines(keepends=True)[: PER_SHARD + 1]
+        more = was.st_size - len("".join(lines)) - 1
+        urls.write_text("".join(lines)[:-1] + "?" + "x" * more + "\n")
+        os.utime(urls, ns=(was.st_atime_ns, was.st_mtime_ns))
+        with pytest.raises(IncompleteRun, match="ends with row 5, and shard 00002 was made from rows behind it"):
+            run(urls, out)
 
 
 def test_of_rows_from_a_pipe_it_reads_no_further(media: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import s3fs
 import any2ds
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
+from any2ds.dataset.shard_list_file import is_complete
+from any2ds.storage.opening import open_folder
 from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import Script, Server, serve
 from tests.support.crash.processes import freeze, send, thaw
@@ -283,6 +285,23 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     assert (finish.ended(), finish.said) == (0, "24 shards are finished\n")
     assert "report.html" in names(out)
     expect_sound(out)
+
+
+def test_ranks_do_not_wait_for_a_shard_that_another_list_lacks(
+    server: Server, here: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    write_list(tmp_path, server, 8)
+    any2ds.download(**here)
+    for path in out.glob("00001*"):
+        path.unlink()
+    (tmp_path / "more.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(60, 67)))
+    more = {**here, "url_list": "more.txt", "incremental_mode": "extend", "world_size": 2}
+    any2ds.download(**more, rank=0)
+    assert not is_complete(open_folder(str(out)))
+    any2ds.download(**more, rank=1)
+    assert is_complete(open_folder(str(out)))
+    assert any2ds.finish("out", report=False).missing == (1,)
 
 
 # --- what is refused, and who ends how ---

@@ -27,7 +27,7 @@ class RunInfo:
     left_out: Sequence[str] = ()  # columns of the url list that the dataset does not keep
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
-    missing: Callable[[], Collection[int]] = tuple  # shards that others make, once this run has made its own
+    missing: Callable[[], int] = int  # shards that others make, once this run has made its own
     # Extension -> files in all finished shards, once the run has made its own; None if nobody knows. Never raises.
     stored_exts: Callable[[], Mapping[str, int] | None] = lambda: None
 

@@ -114,7 +114,7 @@ def finish(total: RunReport, run: RunInfo, seen: Seen) -> Facts:
         "shards_before": total.skipped_shards,
         "shards_failed": len(total.failed_shards),
         "shards_given_up": total.left_shards,
-        "shards_of_others": len(run.missing()) if run.member and is_done else None,
+        "shards_of_others": run.missing() if run.member and is_done else None,
         **{f"robots_{name}": value for name, value in asdict(total.robots).items()},
         "types": _types(total.exts if stored_exts is None else stored_exts),
         "types_of_all": stored_exts is not None and bool(total.skipped_shards or run.finished),

@@ -19,7 +19,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import Config
-from any2ds.core.errors import RunError
+from any2ds.core.errors import RunError, StuckFetcher
 from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
@@ -204,6 +204,20 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
     assert reported(events) == list(range(10))
     found = [code for shard in codes(tmp_path / "out") for code in shard]
     assert set(found) <= {None, "watchdog"}
+
+
+def test_a_shard_without_rows_under_way_is_not_what_a_fetcher_is_stuck_with(tmp_path: Path, server: Server) -> None:
+    config = config_of(tmp_path / "out")
+    worker = ShardWorker(config.output, config.fetch, StuckFetchers(ends_after=2))
+    with pytest.raises(StuckFetcher) as raised:
+        list(worker(jobs_for([server.url("ok")] * 5)))
+    assert raised.value.under_way == {}
+
+
+def test_a_run_in_which_no_shard_is_to_blame_ends_without_failed_rows(tmp_path: Path, server: Server) -> None:
+    with pytest.raises(RunError, match=r"end at once, .*ended without all rows"):
+        work(tmp_path / "out", [server.url("ok")] * 5, StuckFetchers(ends_after=2))
+    assert codes(tmp_path / "out") == []
 
 
 @pytest.mark.slow

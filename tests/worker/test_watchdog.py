@@ -407,6 +407,7 @@ def test_a_row_that_hangs_a_library_costs_its_shard_only(tmp_path: Path, server:
 
 FROZEN_RUN = """
 import json, sys
+from any2ds import download
 report = download(
     json.loads(sys.argv[1]),
     output_folder=sys.argv[2],

@@ -284,7 +284,8 @@ class LockLost(RunError):
 
 class StuckFetcher(RunError):
     """A fetcher does nothing any more. It ends its process, and the run where that is the only one; else other
-    processes make its open shards. `under_way`: number of such a shard -> positions of the rows that were fetched."""
+    processes make its open shards. `under_way`: number of each shard with rows that were being fetched -> their
+    positions."""
 
     def __init__(self, reason: str, under_way: Mapping[int, Collection[int]]) -> None:
         super().__init__(

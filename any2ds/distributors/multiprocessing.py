@@ -220,7 +220,8 @@ class _Team:
 
     def _end_stuck(self, child: Child, what: str, under_way: Mapping[int, Collection[int] | None]) -> Iterator[Event]:
         """End a process that is stuck, and have its shards made by others; alone those with rows that were `under_way`,
-        which has their positions (None: not known) for each shard with which it is stuck."""
+        which has their positions (None: not known) for each shard with which it is stuck. The others are given out
+        again as they are."""
         reason = f"the {child.name} {what}"
         log.warning("%s%s", reason, f"; others go on with its {shard_count(len(child.jobs))}" if child.jobs else "")
         self._forget(child)
@@ -233,7 +234,8 @@ class _Team:
             if job.shard_id in under_way:
                 job = job.after_hang(under_way[job.shard_id])
             (self._suspects if self._is_suspect(job) else self._returned).append(job)
-        if not (under_way or child.released):  # no shard is to blame, and the next process may end as soon
+        # If no shard is to blame, the next process may end as soon; one that had nothing left to do has no successor.
+        if not under_way and (child.jobs or not child.released):
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise RunError(f"worker processes end at once, the last one with: {reason}")

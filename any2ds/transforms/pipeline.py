@@ -119,11 +119,6 @@ class PipelineRunner:
         self._done: deque[_RowState] = deque()
 
     @property
-    def activity(self) -> int:
-        """Grows with all activity."""
-        return self._pool.activity
-
-    @property
     def holds_back(self) -> bool:
         """Whether too much is waiting for new transfers to begin."""
         return self._waiting_bytes > _HELD_BACK_BYTES or self.pending > self._most

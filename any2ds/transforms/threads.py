@@ -121,7 +121,6 @@ class ThreadPool:
         self.most = most
         self.queued = 0  # tasks that were put and not taken
         self.queued_bytes = 0
-        self.activity = 0  # grows with all activity
         self._budget, self._timeout, self._work = budget, timeout, work
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
         self._outbox: SimpleQueue[_Done] = SimpleQueue()
@@ -171,7 +170,6 @@ class ThreadPool:
             self._inbox.put(None)
 
     def _taken(self, done: _Done) -> tuple[Task, Made]:
-        self.activity += 1
         if done.task is not None:
             self._budget.change(done.held, 0)
             self._forget(done.task)
@@ -189,10 +187,7 @@ class ThreadPool:
         self._release_left(now)
         for worker_thread in list(self._threads):
             task, began = worker_thread.task, worker_thread.began
-            if task is None or not (began or task.isolated):
-                continue
-            self.activity += 1
-            if not self._timeout or task.isolated or now - began <= self._timeout:
+            if task is None or task.isolated or not (began and self._timeout) or now - began <= self._timeout:
                 continue
             with self._ending:
                 if worker_thread.task is not task or worker_thread.began != began:

@@ -67,9 +67,11 @@ class Fetching:
         if now < self._next_look:
             return False
         self._next_look = now + LOOK_SECONDS
-        activity = self._shards.activity + self._fetcher.activity + self._steps.activity
-        # While no shard is open a fetcher can only wait for the list.
-        if self._watch.look(now, activity, self._shards.any_open or not self._shards.waits_for_jobs):
+        # While no shard is open a fetcher can only wait for the list. While rows are in the steps it may be held back;
+        # steps have their own limit, and may wait twice that long for the memory of a file that exceeded it.
+        can_fetch = self._shards.any_open or not self._shards.waits_for_jobs
+        activity = self._shards.activity + self._fetcher.activity
+        if self._watch.look(now, activity, can_fetch and not self._steps.pending):
             self._reason = f"nothing has moved for {self._watch.silent:.0f} s"
             return True
         return False

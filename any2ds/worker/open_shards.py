@@ -241,8 +241,12 @@ class OpenShards:
     # --- shards that are not finished here ---
 
     def under_way(self) -> dict[int, list[int]]:
-        """Number of each open shard -> positions of the rows that the fetcher has taken and said nothing of."""
-        return {shard.job.shard_id: shard.under_way() for shard in list(self._open.values())}
+        """Number of each open shard with rows that the fetcher has taken and said nothing of -> their positions.
+
+        A shard without such rows is not what the fetcher is stuck with: a hang must not count against it.
+        """
+        positions = {shard.job.shard_id: shard.under_way() for shard in list(self._open.values())}
+        return {shard_id: rows for shard_id, rows in positions.items() if rows}
 
     def abandon_unfetched_shards(self) -> None:
         """Discard the shards of which rows are left that the fetcher has not taken. No shard is begun any more."""

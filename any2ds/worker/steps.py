@@ -24,11 +24,6 @@ class Steps:
         self._describe, self._pipeline, self._shards, self._buffer = describe, pipeline, shards, buffer
 
     @property
-    def activity(self) -> int:
-        """Grows with every sign of life."""
-        return self._pipeline.activity if self._pipeline else 0
-
-    @property
     def pending(self) -> int:
         """Rows on their way through the steps."""
         return self._pipeline.pending if self._pipeline else 0

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
@@ -29,6 +30,7 @@ class StuckFetchers:
     hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
     kills_at: str | None = None  # when one of them is pulled, the process is killed, as for want of memory
     takes_nothing: bool = False  # no row is ever pulled
+    ends_after: int | None = None  # rows; so many are pulled, and the fetcher ends when all of their outcomes have come
 
     def __call__(self, options: FetchOptions, buffer: Buffer) -> _StuckFetcher:
         return _StuckFetcher(self, options, buffer)
@@ -72,7 +74,7 @@ class _StuckFetcher:
     def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
         if self._reported.takes_nothing:
             threading.Event().wait()
-        for row in rows:
+        for row in islice(rows, self._reported.ends_after):
             if _is(row, self._reported.mutes_at):
                 self._muted = True
                 threading.Event().wait()

@@ -19,17 +19,19 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import Config
-from any2ds.core.errors import RunError
+from any2ds.core.errors import RunError, StuckFetcher
 from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
+from any2ds.core.samples import Fetched
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.readers.plan import cuts
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
+from any2ds.worker.fetching import Fetching
 from any2ds.worker.worker import ShardWorker
 from tests.support.jobs import plan
 from tests.support.stuck import StuckFetchers
@@ -156,6 +158,59 @@ def test_rows_that_were_under_way_in_two_hangs_are_given_up_and_all_rows_after_t
     assert set(job.after_hang().given_up()) == {0, 1, 2, 3}
 
 
+# --- the worker ---
+
+
+class SilentWorker:
+    """The parts of a `Fetching` whose only row is in the steps for some seconds, and then never gets an outcome."""
+
+    activity, robots = 0, RobotsCost()
+    any_open, waits_for_jobs, are_finished, unwritten = True, False, False, ()
+
+    def __init__(self, in_steps: float) -> None:
+        self.now = 0.0  # seconds; each turn of the fetcher takes a quarter
+        self._in_steps = in_steps
+
+    @property
+    def pending(self) -> int:
+        return self.now < self._in_steps
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def rows(self, jobs: object) -> object:
+        return jobs
+
+    def fetch(self, rows: object) -> Iterator[list[Fetched]]:
+        while self.now < 1000:
+            self.now += 0.25
+            yield []
+
+    def robots_cost(self) -> RobotsCost:
+        return RobotsCost()
+
+    def hand_over(self) -> None:
+        """Nothing has passed the steps."""
+
+    def wait(self) -> None:
+        raise AssertionError("the fetcher was given up while a row was in the steps")
+
+    def events(self) -> Iterator[Event]:
+        return iter(())
+
+    def under_way(self) -> dict[int, list[int]]:
+        return {0: [0]}
+
+
+@pytest.mark.parametrize("in_steps", [0, 100])
+def test_a_fetcher_may_be_silent_while_rows_are_in_the_steps(monkeypatch: pytest.MonkeyPatch, in_steps: float) -> None:
+    silent: Any = SilentWorker(in_steps)
+    monkeypatch.setattr("any2ds.worker.fetching.time", silent)
+    with pytest.raises(StuckFetcher, match="nothing has moved for 10 s"):
+        list(Fetching(silent, silent, silent, 10.0, lambda: False).events([]))
+    assert silent.now == pytest.approx(in_steps + 10, abs=1)  # two looks
+
+
 # --- the fetcher ---
 
 
@@ -204,6 +259,20 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
     assert reported(events) == list(range(10))
     found = [code for shard in codes(tmp_path / "out") for code in shard]
     assert set(found) <= {None, "watchdog"}
+
+
+def test_a_shard_without_rows_under_way_is_not_what_a_fetcher_is_stuck_with(tmp_path: Path, server: Server) -> None:
+    config = config_of(tmp_path / "out")
+    worker = ShardWorker(config.output, config.fetch, StuckFetchers(ends_after=2))
+    with pytest.raises(StuckFetcher) as raised:
+        list(worker(jobs_for([server.url("ok")] * 5)))
+    assert raised.value.under_way == {}
+
+
+def test_a_run_in_which_no_shard_is_to_blame_ends_without_failed_rows(tmp_path: Path, server: Server) -> None:
+    with pytest.raises(RunError, match=r"end at once, .*ended without all rows"):
+        work(tmp_path / "out", [server.url("ok")] * 5, StuckFetchers(ends_after=2))
+    assert codes(tmp_path / "out") == []
 
 
 @pytest.mark.slow
@@ -338,6 +407,7 @@ def test_a_row_that_hangs_a_library_costs_its_shard_only(tmp_path: Path, server:
 
 FROZEN_RUN = """
 import json, sys
+from any2ds import download
 report = download(
     json.loads(sys.argv[1]),
     output_folder=sys.argv[2],

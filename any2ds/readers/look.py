@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from any2ds.core.compression import kind_of
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
 from any2ds.readers.bad_rows import excerpt
+from any2ds.readers.casts import cast_each
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import one_line
 from any2ds.readers.inputs import Extent, File
@@ -161,20 +162,26 @@ def _takes_text(type: pa.DataType) -> bool:
 
 
 def _fits(file: File, name: str, type: pa.DataType) -> bool:
-    """Whether the first texts of a column are, as far as they can be read, values of `type`, such as numbers."""
+    """Whether a text of the first ones of a column, as far as they can be read, is a value of `type`, such as a number.
+
+    Others among them become bad rows.
+    """
     assert file.file is not None
     try:
         with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
             batch = next(parquet.iter_batches(_FIRST_ROWS, columns=[name], use_threads=False), None)
     except Exception:  # of a file system, or of a damaged file: told when it is read
         return True
+    if batch is None:
+        return True
+    values = batch.column(0)
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     try:
-        if batch is not None:
-            values = batch.column(0)
-            (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(type)
+        _, misfits = cast_each(values, type)
     except pa.ArrowException:
         return False
-    return True
+    texts = len(values) - int(values.null_count)
+    return not texts or len(misfits) < texts
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -96,7 +96,7 @@ def test_a_column_of_captions_that_is_all_nan_has_no_captions(tmp_path: Path) ->
 
 def test_urls_with_a_half_of_a_pair_stay_rows() -> None:
     for given in (["http://a/\ud83d"], pd.Series(["http://a/\ud83d"], dtype=object)):
-        assert read(given, (), caption_col=None) == [{"url": "http://a/\ufffd"}]
+        assert [row["url"] for row in read(given, (), caption_col=None)] == ["http://a/\ufffd"]
 
 
 def test_a_caption_that_was_cut_is_stored_with_its_file(tmp_path: Path) -> None:

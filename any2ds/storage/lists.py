@@ -9,6 +9,7 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from any2ds.core import layout, plugins, suggestions
@@ -48,10 +49,15 @@ class InputFile:
     @property
     def has_ranges(self) -> bool:
         """Whether any part of it can be read by itself."""
+        if is_local(self.fs):
+            return Path(self.path).is_file()  # no pipe, which gives its bytes once
         return "http" not in self.fs.protocol or bool(self.fs.info(self.path).get("partial"))
 
     def ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
         """The bytes between these places. Raises whatever the file system raises."""
+        if is_local(self.fs):
+            with open(self.path, "rb") as file:
+                return [_part(file, start, end) for start, end in zip(starts, ends, strict=True)]
         found: list[bytes] = self.fs.cat_ranges([self.path] * len(starts), list(starts), list(ends), on_error="raise")
         return found
 
@@ -65,6 +71,11 @@ class InputFile:
         stream = fsspec.filesystem("http", **settings).open(self.path, "rb", block_size=0)
         stream.seekable = lambda: False  # fsspec says True, and fails
         return cast(BinaryIO, stream)
+
+
+def _part(file: BinaryIO, start: int, end: int) -> bytes:
+    file.seek(start)
+    return file.read(end - start)
 
 
 def stamps(files: Sequence[InputFile]) -> tuple[ListFile, ...]:

@@ -248,7 +248,7 @@ class StoreContract:
     @pytest.fixture(autouse=True)
     def quick_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nobody else wants the folder: no need to wait and see who has it."""
-        for command in ("download", "retry", "finish"):
+        for command in ("download", "finish"):
             monkeypatch.setattr(f"any2ds.run.{command}.locked", partial(locked, intervals=Intervals(settle=0.1)))
 
     @pytest.fixture

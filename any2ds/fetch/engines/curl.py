@@ -559,7 +559,7 @@ class _Transfer:
         handle = self.handle
         handle.setopt(pycurl.URL, url)
         handle.setopt(pycurl.HTTPHEADER, headers)
-        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at))
+        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies or self._jar else None)
         handle.setopt(pycurl.NOBODY, self.attempt.probe)
         handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if self.attempt.asks else self._longest)
         handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)

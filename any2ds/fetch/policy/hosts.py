@@ -77,6 +77,7 @@ class Host:
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
         self.policy = policy
+        self.is_limited = policy.max_per_host < UNLIMITED  # of all processes of this machine together
         self.min_interval = policy.host_delay  # seconds between two starts, of whichever process
         self._started = -math.inf  # when a transfer did last
         self.allowance = Allowance(first_at_once, float(policy.max_per_host))
@@ -102,14 +103,9 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self.allowance.size
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether it has limits that hold for all processes of this machine together."""
-        return self.min_interval > 0 or self.policy.max_per_host < UNLIMITED
-
     def may_start(self, now: float) -> bool:
         """Whether a transfer may start, as far as this process is concerned."""
-        return self.has_slot and self.not_before <= now
+        return self.in_flight < self.allowance.size and self.not_before <= now
 
     def wait_for_others(self, until: float) -> None:
         """Nothing starts before, because of what other processes do."""

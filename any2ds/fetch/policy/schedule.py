@@ -478,7 +478,7 @@ class Schedule:
         host = attempt.host
         if not host.may_start(now):
             return None
-        if host.is_shared and self._slots_of_hosts is not None:
+        if (host.is_limited or host.min_interval) and self._slots_of_hosts is not None:
             slot, wait = self._slots_of_hosts.acquire(host.name, host.policy.max_per_host, host.min_interval)
             if slot is None:
                 host.wait_for_others(now + wait)

@@ -15,7 +15,6 @@ import pytest
 
 from any2ds import download, verify
 from any2ds.core.reports import RunReport
-from any2ds.run import lost_files
 from any2ds.testing.server import Server, serve
 
 EXTENSIONS = {
@@ -107,14 +106,13 @@ def test_a_shard_of_another_list_is_named(server: Server, tmp_path: Path, caplog
 
 
 def test_shards_of_another_list_are_counted_in_one_warning(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out, options = tmp_path / "out", {"output_format": "webdataset", "incremental_mode": "extend"}
     run(server, out, range(6), **options)
     run(server, out, range(6, 12), **options)
     (out / "00000.tar").unlink()
     (out / "00001.tar").unlink()
-    monkeypatch.setattr(lost_files, "_MOST_ASKED_FOR", 1)  # the folder is listed once more
     with caplog.at_level(logging.WARNING):
         assert run(server, out, range(6, 12), **options).shards == 0
     assert caplog.text.count("lost") == 2

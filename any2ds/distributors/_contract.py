@@ -33,7 +33,7 @@ class Worker(Protocol):
         ...
 
     def among(self, machines: int) -> Worker:
-        """The same, for one of so many machines, or runs, that have workers at the same time."""
+        """This worker as one on so many machines, or of so many runs, that have workers at the same time."""
         ...
 
     @property

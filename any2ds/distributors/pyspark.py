@@ -217,7 +217,7 @@ class _Spark:
 
     @property
     def machines(self) -> int:
-        """Those with executors, and that of the driver; where executors come later, as many as there may be tasks."""
+        """Machines with executors, and that of the driver; as many as there may be tasks where executors come later."""
         if self.is_local:
             return 1
         try:

@@ -180,7 +180,7 @@ class HostSlots:
                 self._warn(error)
 
     def stop_waiting(self, host: str) -> None:
-        """This process wants no slot of the host any more: others need not pause for it."""
+        """Take back the mark that this process waits for a slot of the host: others need not pause for it."""
         with self._guard:
             number = zlib.crc32(host.encode("utf-8", "replace")) % _HOSTS
             file = self._files.get(number % _FILES)

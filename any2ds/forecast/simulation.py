@@ -130,7 +130,7 @@ class Line:
 
 
 class Hosts:
-    """They answer by how many requests each has."""
+    """The simulated hosts, which answer by how many requests each has."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers

@@ -52,7 +52,7 @@ class OutputFolder(ABC):
     def __init__(self, place: Place, fs: Any, path: str, identity: str, room: Room, staging_root: Path) -> None:
         """`staging_root` is where shards are made if the options do not say that."""
         self.place, self.url, self.fs, self.path = place, place.url, fs, path
-        # The same for each way to write the URL, as far as that can be known without asking a server.
+        # A text that is equal for all ways to write the URL, as far as that can be known without asking a server.
         self.identity = identity
         self.pid = os.getpid()  # of the process whose connections it has
         self.patience = place.stores.patience
@@ -105,7 +105,7 @@ class OutputFolder(ABC):
         return hashlib.sha256(f"{kernel()} {self._volume()} {self.identity} {lock_file}".encode()).hexdigest()[:12]
 
     def _volume(self) -> str:
-        """What tells it from a folder at the same path in another container."""
+        """A text that differs for folders at the same path in several containers."""
         return ""
 
     # Looking

@@ -114,7 +114,7 @@ class LocalFolder(OutputFolder):
         remove(staged)
 
     def create_folder(self, name: str) -> None:
-        """Its own name is on the disk, too: what is going to be in it may have to be found after a power failure."""
+        """A folder whose own name is on the disk, too: its files may have to be found after a power failure."""
         self._flush_folders(make_folders(self._path(f"{name}/")))
 
     def remove_many(self, names: Sequence[str]) -> None:

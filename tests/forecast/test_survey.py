@@ -104,7 +104,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sorted_list(name: str, rows: int = 40_000) -> bytes:
-    """Its hosts come one after the other; every third value of csv is quoted."""
+    """A list whose hosts come one after the other; every third value of csv is quoted."""
     urls = [f"{HOSTS[number * 4 // rows]}/{number}" for number in range(rows)]
     if name.startswith("jsonl"):
         lines = [f'{{"url": "{url}"}}' for url in urls]

@@ -10,7 +10,7 @@ import pytest
 
 from any2ds import download, inspect, verify
 from any2ds.core.reports import IncompleteRun, RunReport
-from any2ds.testing.server import serve
+from any2ds.testing.server import Server, serve
 
 ROWS = 11  # of the list
 PER_SHARD = 4
@@ -32,6 +32,16 @@ def run(path: Any, out: Path, limit: int | None = None, **options: Any) -> RunRe
 def written(path: Path, urls: list[str]) -> Path:
     path.write_text("".join(f"{url}\n" for url in urls))
     return path
+
+
+def made_but_for_a_shard(server: Server, folder: Path) -> Path:
+    """A list all of which was made in `out` but for its second shard, by a run that was killed at its end."""
+    urls, out = written(folder / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)]), folder / "out"
+    run(urls, out)
+    for path in out.glob("00001*"):
+        path.unlink()
+    (out / ".any2ds" / "segments" / "0000.end").unlink()
+    return urls
 
 
 def tars(out: Path) -> dict[str, bytes]:
@@ -75,11 +85,7 @@ def test_a_limit_within_a_shard_before_finished_ones_makes_no_part_of_it(media: 
     """The whole list was begun, a limited run came in between, and then the whole list goes on."""
     out = tmp_path / "out"
     with serve(media) as server:
-        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
-        run(urls, out)
-        for path in out.glob("00001*"):
-            path.unlink()
-        (out / ".any2ds" / "segments" / "0000.end").unlink()  # as a run that was killed leaves it
+        urls = made_but_for_a_shard(server, tmp_path)
         assert run(urls, out, PER_SHARD + 1).count == 0
         assert run(urls, out).count == PER_SHARD
     assert verify(str(out)).ok
@@ -90,11 +96,7 @@ def test_without_one_a_list_that_ends_before_finished_shards_is_refused(media: P
     """A file that was cut short, and keeps its size and its time, is not compared with the shards made from it."""
     out = tmp_path / "out"
     with serve(media) as server:
-        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
-        run(urls, out)
-        for path in out.glob("00001*"):
-            path.unlink()
-        (out / ".any2ds" / "segments" / "0000.end").unlink()  # as a run that was killed leaves it
+        urls = made_but_for_a_shard(server, tmp_path)
         was = urls.stat()
         lines = urls.read_text().splitlines(keepends=True)[: PER_SHARD + 1]
         more = was.st_size - len("".join(lines)) - 1

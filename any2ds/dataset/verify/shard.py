@@ -209,7 +209,7 @@ class _ShardCheck:
         return table
 
     def _check_keys(self, table: pa.Table, shard: ShardEntry) -> None:
-        """Each key once, and of this shard, or of an earlier one in a shard of a retry; as many as were counted."""
+        """Check that each key stands once and is of this shard (in a retry: of an earlier one); and their number."""
         names = self._dataset.layout
         lines = Counter(key or "" for key in table["key"].to_pylist())
         for key, count in lines.items():

@@ -181,7 +181,7 @@ def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
 
 
 def without_comments(pieces: Iterator[bytes], sign: str | None) -> Iterator[bytes]:
-    """The same lines but for those that begin with `sign`. Lines end with LF, CR or both."""
+    """The lines of `pieces` that do not begin with `sign`. Lines end with LF, CR or both."""
     if sign is None:
         return pieces
     comments = re.compile(rb"(?<![^\r\n])[ \t]*" + re.escape(sign.encode()) + rb"[^\r\n]*(?:\r\n?|\n)")

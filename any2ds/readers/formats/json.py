@@ -142,7 +142,7 @@ Texts = Iterator[bytes | None]
 
 
 def _elements(document: Document) -> Texts:
-    """Those of an array, or the values of an object."""
+    """The elements of an array, or the values of an object."""
     for _ in document.members() if document.peek() == b"{" else document.elements():
         yield document.value()
 

@@ -39,8 +39,10 @@ class Holder:
 
     @classmethod
     def of(cls, output: OutputFolder, lock_file: str) -> Holder | None:
-        """None if the file is not there, or blank. One attempt. Raises OutputError if it is of something else than
-        any2ds, and whatever the file system raises."""
+        """The holder named in a lock file, by one attempt; None if the file is not there, or blank.
+
+        Raises OutputError if it is of something else than any2ds, and whatever the file system raises.
+        """
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE)

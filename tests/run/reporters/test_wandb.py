@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def late_server() -> Iterator[Server]:
-    """Its last picture arrives when it is asked for again."""
+    """A server whose last picture arrives when it is asked for again."""
     with serve(PICTURES, {"bars-10.jpg": ["timeout", "ok"]}) as server:
         yield server
 

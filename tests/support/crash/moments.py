@@ -65,7 +65,7 @@ class Look:
 
 
 def _listed(folder: Path) -> list[str] | None:
-    """None for a file."""
+    """The names in a folder; None for a file."""
     try:
         return os.listdir(folder)
     except NotADirectoryError:

@@ -56,7 +56,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One that is planned."""
+    """A kill that is planned."""
 
     kind: str
     moment: str | None  # None: when the time has come
@@ -134,7 +134,7 @@ class Plan:
         yield from self._more_rows(self.new_list(max(2, self._reported.shards // 2)))
 
     def _more_rows(self, url_list: UrlList) -> Iterator[Phase]:
-        """They come at once, or more of them while the first are being made."""
+        """Rows that are added to a list, at once, or more of them while the first are being made."""
         for to_the_end in self.rng.choice([(True,), (False, True)]):
             before = url_list.shown
             self.show(url_list)

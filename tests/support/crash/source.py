@@ -137,7 +137,7 @@ class Spans:
         self._spans[name] = first, now
 
     def of(self, name: str) -> tuple[float, float] | None:
-        """None if it has done nothing."""
+        """The first and the last moment of a command; None if it has done nothing."""
         return self._spans.get(name)
 
 

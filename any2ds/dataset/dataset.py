@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +38,7 @@ from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 _FORMATS = {"": "files", ".tar": "webdataset", ".tfrecord": "tfrecord", ".arrayrecord": "arrayrecord"}
 _READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
+_STATS_AT_ONCE = 1000
 _SHARDS_TRIED = 20  # until one can be read
 
 
@@ -134,9 +135,12 @@ class Dataset:
             raise FileNotFoundError(name)
         return content
 
-    def stats(self, shards: Iterable[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
+    def stats(self, shards: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
         """The statistics of finished shards, in order; many at once where that is faster."""
-        todo = list(shards)
+        for start in range(0, len(shards), _STATS_AT_ONCE):
+            yield from self._stats_of(shards[start : start + _STATS_AT_ONCE])
+
+    def _stats_of(self, todo: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
         names = [files.stats or "" for files in todo]
         try:
             contents: Mapping[str, bytes | None] = dict(self.folder.read_many(names))

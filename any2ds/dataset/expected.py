@@ -31,14 +31,14 @@ class ExpectedShards:
         """Whether no run has read one of the lists to its end."""
         return any(segment.end is None for segment in self.segments)
 
-    @property
+    @cached_property
     def missing(self) -> list[int]:
         """In order; no more than _MOST_MISSING of them, whatever number a run file has."""
         present = frozenset(self.present)
         absent = (shard_id for span in self._spans for shard_id in span if shard_id not in present)
         return sorted(set(islice(absent, _MOST_MISSING)))
 
-    @property
+    @cached_property
     def beyond(self) -> list[int]:
         """Present shards for which no list has rows."""
         return sorted(shard_id for shard_id in self.present if not any(shard_id in span for span in self._spans))

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Literal, overload
+from typing import Literal, TypeAlias, overload
 
 from any2ds.core import layout
 
 STATS_END = "_stats.json"
 _FILE_OF_SHARD = re.compile(r"(\d{1,18})(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
 _ABSENT = -1
+
+Column: TypeAlias = "tuple[array[int], array[int]]"
+"""Numbers of shards, and the sizes of their files with one end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ class Listing:
         self.size = self.folders = 0  # bytes of all files, number of folders
         self.digits = 0  # of the numbers of shards; more are for numbers that need them
         # End of a name, and digits before it -> numbers and sizes.
-        self._by_digits: dict[tuple[str, int], tuple[array[int], array[int]]] = {}
-        self._columns: dict[str, tuple[array[int], array[int]]] = {}  # end -> numbers, sorted, and sizes
+        self._by_digits: dict[tuple[str, int], Column] = defaultdict(_empty)
+        self._columns: dict[str, Column] = {}  # end -> numbers, sorted, and sizes
         for entry in entries:
             self.size += entry.size
             self.folders += entry.is_folder
@@ -76,7 +80,7 @@ class Listing:
         if (end == layout.METADATA_END) != is_hidden:
             self.others[name] = entry
             return
-        numbers, sizes = self._by_digits.setdefault((end, len(number)), (array("q"), array("q")))
+        numbers, sizes = self._by_digits[end, len(number)]
         numbers.append(int(number))
         sizes.append(entry.size)
 
@@ -85,7 +89,7 @@ class Listing:
         if digits is None:
             digits = min((length for end, length in self._by_digits if end == STATS_END), default=0)
         self.digits = digits
-        found: dict[str, tuple[array[int], array[int]]] = {}
+        found: dict[str, Column] = defaultdict(_empty)
         for (end, length), (numbers, sizes) in self._by_digits.items():
             least = 0 if length == digits else 10 ** (length - 1)  # more digits than others need no zero in front
             is_regular = [length >= digits and number >= least for number in numbers]
@@ -94,9 +98,8 @@ class Listing:
                     name = file_name(f"{number:0{length}d}", end)
                     self.others[name] = Entry(name, size, is_folder=end == "")
             if any(is_regular):
-                column = found.setdefault(end, (array("q"), array("q")))
-                column[0].extend(compress(numbers, is_regular))
-                column[1].extend(compress(sizes, is_regular))
+                found[end][0].extend(compress(numbers, is_regular))
+                found[end][1].extend(compress(sizes, is_regular))
         self._by_digits.clear()
         for end, (numbers, sizes) in found.items():
             order = sorted(range(len(numbers)), key=numbers.__getitem__)
@@ -119,6 +122,10 @@ class Listing:
         ids = array("q", sorted({number for numbers, _ in columns.values() for number in numbers}))
         sizes = {end: _aligned(ids, *column) for end, column in columns.items()}
         return Shards(self.digits, ids, sizes, data_end, tuple(extra_ends))
+
+
+def _empty() -> Column:
+    return array("q"), array("q")
 
 
 def _aligned(ids: array[int], numbers: array[int], sizes: array[int]) -> array[int]:
@@ -154,9 +161,8 @@ class Shards(Sequence[ShardFiles]):
         cls, digits: int, ids: array[int], data_end: str | None, with_own_metadata: Callable[[int], bool] | None
     ) -> Shards:
         """Shards that a list says to be finished, without a look into the folder; some have metadata out of sight."""
-        sizes = dict.fromkeys(filter(None, (STATS_END, ".parquet", data_end)), array("q", bytes(8 * len(ids))))
-        if data_end == "":
-            sizes[""] = sizes[STATS_END]
+        ends = [end for end in (STATS_END, ".parquet", data_end) if end is not None]
+        sizes = dict.fromkeys(ends, array("q", bytes(8 * len(ids))))
         if with_own_metadata is not None:
             sizes[layout.METADATA_END] = array("q", (0 if with_own_metadata(number) else _ABSENT for number in ids))
         return cls(digits, ids, sizes, data_end)

@@ -20,13 +20,12 @@ from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
-from any2ds.dataset.shard_sample import MOST_SHARDS
-from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, pattern
+from any2ds.dataset.shard_sample import MOST_SHARDS, listed_table
+from any2ds.dataset.shards import ShardEntry, ShardTable, pattern
 from any2ds.dataset.sums import spread
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
-_STATS_AT_ONCE = 1000
 _LONGEST_PATTERN = 120  # characters
 
 
@@ -219,16 +218,11 @@ def exts_of(dataset: Dataset) -> dict[str, int]:
 def shard_table(dataset: Dataset) -> ShardTable:
     """The finished shards, by the list of shards if it is true, else from their statistics: in a store those of 10,000
     shards at most."""
-    with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
-        listed = ShardList.of(dataset.folder)
-        if not listed.is_open and listed.table.ids == dataset.finished.ids:
-            return listed.table
+    if (table := listed_table(dataset)) is not None:
+        return table
     read = dataset.finished if dataset.folder.is_local else spread(dataset.finished, MOST_SHARDS)
     return ShardTable.of(
-        ShardEntry.of_stats(files.shard_id, stats)
-        for start in range(0, len(read), _STATS_AT_ONCE)
-        for files, stats in dataset.stats(read[start : start + _STATS_AT_ONCE])
-        if isinstance(stats, Stats)
+        ShardEntry.of_stats(files.shard_id, stats) for files, stats in dataset.stats(read) if isinstance(stats, Stats)
     )
 
 

@@ -79,10 +79,10 @@ class ShardListFile:
 
     def stored_exts(self) -> Mapping[str, int] | None:
         """Extension -> files in all finished shards; None if they cannot be read."""
-        found: list[Mapping[str, int]] = []
+        table = None
         with self._logging_errors():
-            found.append(self._now().totals.exts)
-        return found[0] if found else None
+            table = self._now()
+        return None if table is None else table.totals.exts
 
     def write(self) -> None:
         """Write the files, unless they are up to date."""
@@ -111,15 +111,13 @@ class ShardListFile:
         if self._before is None:
             self._read()
         if self.finished_before is None or self._output.is_local:
-            finished: Collection[int] = self._output.finished_shards()
+            finished = self._output.finished_shards()
         else:
-            finished = {*self.finished_before, *self._new}
+            finished = frozenset((*self.finished_before, *self._new))
         before = self._before or ShardTable.of(())
         new = [entry for shard_id, entry in self._new.items() if shard_id in finished]
-        unknown = sorted({*finished}.difference(before.ids, self._new))
-        return before.only({*finished}.difference(self._new)).with_rows(
-            ShardTable.of([*new, *self._read_stats(unknown)])
-        )
+        unknown = sorted(finished.difference(before.ids, self._new))
+        return before.only(finished.difference(self._new)).with_rows(ShardTable.of([*new, *self._read_stats(unknown)]))
 
     def _read_stats(self, shard_ids: Sequence[int]) -> Iterator[ShardEntry]:
         """The entries of shards, as far as their statistics can be understood."""

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import cast
 
-from any2ds.core import layout, plugins
+from any2ds.core import plugins
 from any2ds.core.errors import OutputError, Unreachable, access_text
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.shards import ShardList, ShardTable, Totals, pattern
@@ -38,11 +38,6 @@ class ShardSample:
     def shards(self) -> int:
         """Number of finished shards of the dataset."""
         return len(self.ids)
-
-    @property
-    def is_all(self) -> bool:
-        """Whether these are all finished shards."""
-        return len(self.dataset.finished) == self.shards
 
     @property
     def table(self) -> ShardTable | None:
@@ -82,12 +77,10 @@ class ShardSample:
         try:
             if not (listed := ShardList.of(folder)).is_open:  # as while a run is at work
                 table = listed.table
-                is_all = len(table) <= most
-                some = table if is_all else table.only(random.Random(seed).sample(list(table.ids), most))
+                some = table if len(table) <= most else table.only(random.Random(seed).sample(list(table.ids), most))
                 dataset = Dataset(url, stores, some)
-                if dataset.run is None:
-                    raise OutputError(f"{url!r}: {layout.RUN_FILE} cannot be read")
-                return cls(dataset, table.ids, table)
+                if dataset.run is not None:
+                    return cls(dataset, table.ids, table)
         except Unreachable:
             raise
         except (OutputError, LookupError):  # the list of shards is broken
@@ -103,9 +96,15 @@ class ShardSample:
         ids = dataset.finished.ids
         if len(ids) <= most:
             return cls(dataset, ids, whole=dataset)
-        some, table = copy(dataset), None
+        some = copy(dataset)
         some.shards = dataset.shards.only(random.Random(seed).sample(list(ids), most))
-        with contextlib.suppress(Exception):  # of a list of shards that is missing or broken, and of any file system
-            if not (listed := ShardList.of(dataset.folder)).is_open and listed.table.ids == ids:
-                table = listed.table
-        return cls(some, ids, table, whole=dataset)
+        return cls(some, ids, listed_table(dataset), whole=dataset)
+
+
+def listed_table(dataset: Dataset) -> ShardTable | None:
+    """The list of shards of a dataset whose folder was listed; None if it does not name the finished ones."""
+    with contextlib.suppress(Exception):  # of a list that is missing or broken, and of any file system
+        listed = ShardList.of(dataset.folder)
+        if not listed.is_open and listed.table.ids == dataset.finished.ids:
+            return listed.table
+    return None

@@ -170,8 +170,7 @@ class Outbox:
                 return
 
     def _look(self) -> None:
-        grace = self._mailbox.grace(self._output)
-        if not self._is_stopping and grace is not None:
+        if not self._is_stopping and (grace := self._mailbox.grace(self._output)) is not None:
             self._is_stopping = True
             self._stop(grace)
 

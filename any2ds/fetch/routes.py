@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,18 +21,11 @@ if TYPE_CHECKING:
     from any2ds.fetch.policy.robots import Robots
     from any2ds.fetch.profiles import Profiles
 
-_LOG = logging.getLogger(__name__)
-
 
 def check(options: FetchOptions) -> None:
     """To be called before anything is made. Raises OptionError for an option that cannot be followed."""
-    if _asks_name_servers(options) and _all_proxied(options):
+    if options.nameservers not in (None, ("os",)) and _all_proxied(options):  # servers of the user's are to be asked
         raise OptionError("nameservers: a proxy resolves all names itself: leave out one of the two")
-
-
-def _asks_name_servers(options: FetchOptions) -> bool:
-    """Whether name servers of the user's are to be asked."""
-    return options.nameservers not in (None, ("os",))
 
 
 def _all_proxied(options: FetchOptions) -> bool:

@@ -207,7 +207,7 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
 
 def _retries(dataset: Dataset) -> tuple[Retry, ...]:
     retries = [each for each in dataset.run.segments if each.kind == "retry"] if dataset.run is not None else []
-    finished = dataset.finished.ids if retries else ()
+    finished = frozenset(dataset.finished.ids) if retries else frozenset[int]()
     return tuple(
         Retry(
             each.number,

@@ -131,10 +131,6 @@ class Allowance:
     def limit_to(self, size: float) -> None:
         self.size = min(self.size, size)
 
-    def set_most(self, most: float) -> None:
-        self.most = most
-        self.limit_to(most)
-
     def _is_repeated(self, now: float) -> bool:
         """Whether the last trouble was not long ago."""
         return now < self._held_until + max(_REMEMBERED, _ROUNDS_REMEMBERED * max(self.latency, self.delay))

@@ -145,18 +145,12 @@ def finished_shards(names: Iterable[str]) -> frozenset[int]:
     return frozenset(int(match[1]) for match in matches if match)
 
 
-def segment_name(number: int) -> str:
-    """The file of a segment, in `SEGMENTS_FOLDER`."""
-    return f"{number:04d}"
-
-
 def segment_file(number: int, end: str = "") -> str:
     """`end` is "" for what is known when a segment begins, SEGMENT_END or SEGMENT_ROWS."""
-    return f"{SEGMENTS_FOLDER}/{segment_name(number)}{end}"
+    return f"{SEGMENTS_FOLDER}/{number:04d}{end}"
 
 
-MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
-_MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
+_LOCKS = re.compile(rf"{re.escape(LOCK_FILE)}(-[a-z0-9-]+)?")
 
 
 def report_file(hides: bool) -> str:
@@ -166,13 +160,12 @@ def report_file(hides: bool) -> str:
 
 def member_lock(member: str) -> str:
     """The lock file of one of several runs that make a dataset together."""
-    return f"{MEMBER_LOCKS}{member}"
+    return f"{LOCK_FILE}-{member}"
 
 
-def member_of(lock_file: str) -> str:
-    """The name of that run; empty if `lock_file` is none of those."""
-    match = _MEMBER.fullmatch(lock_file)
-    return match[1] if match else ""
+def is_lock(name: str) -> bool:
+    """Whether this is the lock file of a run, or of one of several."""
+    return _LOCKS.fullmatch(name) is not None
 
 
 def workers_of(lock_file: str) -> str:

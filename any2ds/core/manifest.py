@@ -129,11 +129,6 @@ class Segment:
     ending: Ending | None = None  # in a file of its own, unless it was known from the start
 
     @property
-    def rows(self) -> int | None:
-        """None as long as no run has read them to the end."""
-        return None if self.ending is None else self.ending.rows
-
-    @property
     def shards(self) -> int | None:
         """None as long as no run has read its rows to the end."""
         return None if self.ending is None else self.ending.shards

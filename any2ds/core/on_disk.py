@@ -6,6 +6,7 @@ import errno
 import mmap
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import IO
@@ -23,23 +24,45 @@ def on_disk(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
     Raises DiskFull, OSError.
     """
-    with _SpillFile() as file:
+    with closing(_SpillFile()) as file:
         file.add(batches)
         return file.batches()
 
 
 def held(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Equal batches, of which no more than MOST_IN_MEMORY are in memory. Raises DiskFull, OSError."""
-    with _SpillFile() as file:
-        in_memory: list[pa.RecordBatch] = []
-        size = 0
+    with closing(Held()) as collected:
         for batch in batches:
-            in_memory.append(batch)
-            size += batch.nbytes
-            if size > MOST_IN_MEMORY:
-                file.add(in_memory)
-                in_memory, size = [], 0
-        return file.batches() + in_memory
+            collected.add(batch)
+        return collected.drain()
+
+
+class Held:
+    """Collects batches, of which no more than `most` bytes stay in memory; the others are in one temporary file."""
+
+    def __init__(self, most: int = MOST_IN_MEMORY) -> None:
+        self._most, self._size = most, 0
+        self._in_memory: list[pa.RecordBatch] = []
+        self._file = _SpillFile()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Raises DiskFull, OSError."""
+        self._in_memory.append(batch)
+        self._size += batch.nbytes
+        if self._size > self._most:
+            self._file.add(self._in_memory)
+            self._in_memory, self._size = [], 0
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """Equal batches to those added since the last call, in order."""
+        batches = self._file.batches() + self._in_memory
+        self.close()
+        return batches
+
+    def close(self) -> None:
+        """Forget what was added."""
+        self._file.close()
+        self._in_memory, self._size = [], 0
 
 
 class _SpillFile:
@@ -49,17 +72,10 @@ class _SpillFile:
         self._file: IO[bytes] | None = None  # until there are batches
         self._starts: list[int] = []  # the offset of each stream of batches
 
-    def __enter__(self) -> _SpillFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()  # its mapping keeps it
-
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         for schema, group in groupby(batches, key=lambda batch: batch.schema):
             if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed by __exit__
+                self._file = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed by `close`
             self._starts.append(self._file.tell())
             try:
                 with pa.ipc.new_stream(self._file, schema) as stream:
@@ -75,6 +91,12 @@ class _SpillFile:
             return []
         mapped = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         return [batch for start in self._starts for batch in pa.ipc.open_stream(mapped.slice(start))]
+
+    def close(self) -> None:
+        """Begin anew: the mapping of `batches` keeps the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._starts = None, []
 
 
 def _full(error: OSError) -> OSError | DiskFull:

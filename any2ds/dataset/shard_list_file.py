@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from any2ds.config.options import OutputOptions
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
-from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
+from any2ds.core.reports import IncompleteRun, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
 from any2ds.dataset import shards, tfds
@@ -28,12 +28,11 @@ from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
-_STATS_AT_ONCE = 1000
 _CLOSE_TIMEOUT = 5.0  # seconds that a run which was broken off may take for it on a remote store
 
 
 class ShardListFile:
-    """A context around a run, inside of the lock. `begin` gets every job, `on_shard` what becomes of it.
+    """A context around a run, inside of the lock. `begin` gets every job, `on_shard` each that is finished.
 
     Nothing is written if no job was begun and the files are up to date. A file that cannot be written is logged, and
     fails nothing.
@@ -73,9 +72,8 @@ class ShardListFile:
         if content is not None and not self._was_open:
             self._output.write(layout.SHARDS_FILE, shards.opened(content))
 
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        if isinstance(event, ShardReport):
-            self._new[event.shard_id] = ShardEntry.of(event)
+    def on_shard(self, event: ShardReport) -> None:
+        self._new[event.shard_id] = ShardEntry.of(event)
 
     def stored_exts(self) -> Mapping[str, int] | None:
         """Extension -> files in all finished shards; None if they cannot be read."""
@@ -121,12 +119,10 @@ class ShardListFile:
 
     def _read_stats(self, shard_ids: Sequence[int]) -> Iterator[ShardEntry]:
         """The entries of shards, as far as their statistics can be understood."""
-        for start in range(0, len(shard_ids), _STATS_AT_ONCE):
-            some = shard_ids[start : start + _STATS_AT_ONCE]
-            contents = self._output.read_many([self._names.stats_name(shard_id) for shard_id in some])
-            for shard_id, (_, content) in zip(some, contents, strict=True):
-                with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
-                    yield ShardEntry.of_stats(shard_id, Stats.parse(content or b""))
+        contents = self._output.read_many([self._names.stats_name(shard_id) for shard_id in shard_ids])
+        for shard_id, (_, content) in zip(shard_ids, contents, strict=True):
+            with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
+                yield ShardEntry.of_stats(shard_id, Stats.parse(content or b""))
 
     def _write_tfds_files(self, table: ShardTable) -> None:
         wanted = tfds.names_for(self._options)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from any2ds.core.manifest import URLS, row_urls, urls_sha256
-from any2ds.core.on_disk import MOST_IN_MEMORY, on_disk, serialized
+from any2ds.core.on_disk import Held, serialized
 from any2ds.core.rows import JOB_COLUMNS, SETTLED_COLUMN, ShardJob
 
 
@@ -55,38 +56,30 @@ def cuts(
 
     If `batches` raises, the rows before come first; the last shard of them may be short.
     """
-    pending: list[pa.RecordBatch] = []
-    in_memory = 0  # the last batches of `pending` that are not on disk
-    size = 0  # bytes of these
-    number, start, missing = 0, 0, rows_per_shard
+    number = start = rows = 0  # of the shard that comes next
     failure: Exception | None = None
+    with closing(Held()) as pending:
 
-    def ended() -> Cut:
-        nonlocal number, start, missing, in_memory, size
-        rows = sum(batch.num_rows for batch in pending)
-        cut = Cut(number, start, rows, tuple(pending), failure is not None, url_columns)
-        pending.clear()
-        in_memory = size = 0
-        number, start, missing = number + 1, start + cut.rows, rows_per_shard
-        return cut
+        def ended() -> Cut:
+            nonlocal number, start, rows
+            cut = Cut(number, start, rows, tuple(pending.drain()), failure is not None, url_columns)
+            number, start, rows = number + 1, start + rows, 0
+            return cut
 
-    try:
-        for batch in batches:
-            if by_marker and not batch.num_rows and pending:
-                yield ended()
-            while batch.num_rows:
-                pending.append(batch.slice(0, missing))
-                batch = batch.slice(missing)
-                missing -= pending[-1].num_rows
-                in_memory, size = in_memory + 1, size + pending[-1].nbytes
-                if size > MOST_IN_MEMORY:
-                    pending[-in_memory:] = on_disk(pending[-in_memory:])
-                    in_memory = size = 0
-                if not missing:
+        try:
+            for batch in batches:
+                if by_marker and not batch.num_rows and rows:
                     yield ended()
-    except Exception as error:  # what was read before is used first
-        failure = error
-    if pending:
-        yield ended()
+                while batch.num_rows:
+                    part = batch.slice(0, rows_per_shard - rows)
+                    pending.add(part)
+                    batch = batch.slice(part.num_rows)
+                    rows += part.num_rows
+                    if rows == rows_per_shard:
+                        yield ended()
+        except Exception as error:  # what was read before is used first
+            failure = error
+        if rows:
+            yield ended()
     if failure is not None:
         raise failure

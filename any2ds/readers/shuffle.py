@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import ReadError
-from any2ds.core.on_disk import on_disk
+from any2ds.core.on_disk import Held
 from any2ds.core.tables import take
 
 WINDOW = 100_000  # rows that are mixed with each other
@@ -56,26 +56,21 @@ def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) ->
     An empty batch ends a window. If `batches` raises, the rows of an unfinished window are dropped, so that the rows
     yielded are the first ones of the complete list too.
     """
-    pool: list[pa.RecordBatch] = []
-    in_memory = size = 0  # the last batches of the pool that are not on disk, and their bytes
     rows = number = 0
-    for batch in batches:
-        while rows + batch.num_rows >= window or (pool and not batch.num_rows):
-            pool.append(batch.slice(0, window - rows))
-            batch = batch.slice(window - rows)
-            yield from _in_random_order(pool, seed, number)
-            pool, rows, number, in_memory, size = [], 0, number + 1, 0, 0
-        if batch.num_rows:
-            pool.append(batch)
-            rows += batch.num_rows
-            in_memory, size = in_memory + 1, size + batch.nbytes
-            if size > _POOL_BYTES:
-                pool[-in_memory:] = on_disk(pool[-in_memory:])
-                in_memory = size = 0
-        else:
-            yield batch
-    if pool:
-        yield from _in_random_order(pool, seed, number)
+    with closing(Held(_POOL_BYTES)) as pool:
+        for batch in batches:
+            while rows + batch.num_rows >= window or (rows and not batch.num_rows):
+                pool.add(batch.slice(0, window - rows))
+                batch = batch.slice(window - rows)
+                yield from _in_random_order(pool.drain(), seed, number)
+                rows, number = 0, number + 1
+            if batch.num_rows:
+                pool.add(batch)
+                rows += batch.num_rows
+            else:
+                yield batch
+        if rows:
+            yield from _in_random_order(pool.drain(), seed, number)
 
 
 def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) -> Iterator[pa.RecordBatch]:

@@ -126,8 +126,8 @@ class DatasetRun:
         ):
             plan = new_plan()
             shard_list.finished_before = plan.finished
-            info = replace(self.info, stored_exts=shard_list.stored_exts)
-            last_report.total = replace(self, info=info)._run(plan, lock, self._worker(lock), shard_list)
+            info = replace(self.info, finished=plan.finished, stored_exts=shard_list.stored_exts)
+            last_report.total = self._run(info, plan, lock, self._worker(lock), shard_list)
         return last_report.total
 
     def make_share(self, rank: Rank, new_plan: Callable[[], ShardPlan]) -> RunReport:
@@ -139,9 +139,8 @@ class DatasetRun:
         with joined(output, rank) as lock:
             plan = new_plan()
             ShardListFile(output, self.config.output).mark_open()
-            info = replace(self.info, missing=plan.missing)
-            worker = self._worker(lock).among(rank.world_size)
-            report = replace(self, info=info)._run(plan, lock, worker)
+            info = replace(self.info, finished=plan.finished, missing=plan.missing)
+            report = self._run(info, plan, lock, self._worker(lock).among(rank.world_size))
             if missing := plan.missing():
                 log.info("%s left to other ranks, which finish the dataset", shard_count(missing, "is", "are"))
             elif is_complete(output):
@@ -155,10 +154,14 @@ class DatasetRun:
         return ShardWorker.of(self.config, lock.locks, self.new_fetcher)
 
     def _run(
-        self, plan: Plan, lock: RunLock, worker: ShardWorker, shard_list: ShardListFile | None = None
+        self,
+        info: RunInfo,
+        plan: Plan,
+        lock: RunLock,
+        worker: ShardWorker,
+        shard_list: ShardListFile | None = None,
     ) -> RunReport:
         running = self.config.run
-        info = replace(self.info, finished=plan.finished)
         begin, on_shard = (shard_list.begin, shard_list.on_shard) if shard_list is not None else (None, None)
         watching = Reporters(self.config.watch, info, running.quiet, self.more, on_shard)
         ledger = Ledger(plan, lock, running.max_shard_retry, begin)

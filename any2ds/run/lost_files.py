@@ -21,17 +21,16 @@ def lost_files(
     """
     writer, names_of, present = plugins.load("writers", options.output_format), options.layout, frozenset(names)
     hides_table = writer.extension is None and options.preset is not None
-    ends = [f".{format}" for format in options.metadata_format if not (format == "parquet" and hides_table)]
-    if writer.extension is not None:
-        ends.append(f".{writer.extension}".rstrip("."))
-    wanted = ((n, f"{names_of.shard_name(n)}{end}") for n in finished for end in ends)
-    lost = {n: name for n, name in wanted if name not in present}
+    formats = [format for format in options.metadata_format if not (format == "parquet" and hides_table)]
+
+    def files(shard_id: int) -> Iterable[str]:
+        metadata = (names_of.metadata_name(shard_id, format) for format in formats)
+        return filter(None, (*metadata, names_of.data_name(shard_id, writer.extension)))
+
+    lost = {n: name for n in finished for name in files(n) if name not in present}
     # Another rank may have finished the shard while the folder was listed.
-    if len(lost) > _MOST_ASKED_FOR:
-        present = frozenset(output.names())
-        lost = {n: name for n, name in lost.items() if name not in present}
-    else:
-        lost = {n: name for n, name in lost.items() if not output.exists(name)}
+    is_there = frozenset(output.names()).__contains__ if len(lost) > _MOST_ASKED_FOR else output.exists
+    lost = {n: name for n, name in lost.items() if not is_there(name)}
     # An object store has no folder for a shard that has stored nothing.
     folders = [n for n, name in lost.items() if name == names_of.shard_name(n)]
     empty = {n for n, stats in read_stats(output, names_of, folders) if stats is not None and not stats.samples}

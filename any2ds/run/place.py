@@ -56,11 +56,14 @@ class Place:
         segment = self.manifest.segment_of(shard_id)
         return segment if segment in self.parts else None
 
+    def spans(self, end: int) -> list[range]:
+        """The shards of each segment of the list; those of an open one end before `end`."""
+        return [range(part.first_shard, end if part.end is None else part.end) for part in self.parts]
+
     @property
     def finished_of_list(self) -> frozenset[int]:
         """The finished shards that are of the list."""
-        behind = max(self.finished, default=-1) + 1  # all of them
-        spans = [range(part.first_shard, behind if part.end is None else part.end) for part in self.parts]
+        spans = self.spans(max(self.finished, default=-1) + 1)
         return frozenset().union(*map(self.finished.intersection, spans))
 
     def cuts(self, batches: Iterable[pa.RecordBatch], url_columns: Sequence[str]) -> Iterator[Cut]:

@@ -81,8 +81,7 @@ class ShardPlan:
     def missing(self) -> int:
         """How many shards of the list, of all ranks, are not finished now. To be asked when the list was read."""
         present = self.output.finished_shards()
-        spans = [range(part.first_shard, self._next if part.end is None else part.end) for part in self._place.parts]
-        return sum(len(span) - sum(shard_id in span for shard_id in present) for span in spans)
+        return sum(len(span) - sum(shard_id in span for shard_id in present) for span in self._place.spans(self._next))
 
     # --- before the run ---
 

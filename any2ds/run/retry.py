@@ -61,14 +61,19 @@ def retry(options: ParsedOptions) -> RunReport:
 class RetryPlan:
     """Makes jobs of the shards of retries that are not finished."""
 
-    def __init__(self, output: OutputFolder, manifest: Manifest, damaged: Sequence[tuple[int, str]] = ()) -> None:
+    def __init__(
+        self,
+        output: OutputFolder,
+        manifest: Manifest,
+        finished: Collection[int],
+        damaged: Sequence[tuple[int, str]] = (),
+    ) -> None:
         """`damaged` are shards whose failed rows are unknown, and why."""
         self._output, self._damaged = output, damaged
         members = Members.of(manifest.options)
         self._url_columns = members.url_columns if members is not None else URLS
         self._retried = RetriedRows(output, manifest)
-        self.finished: Collection[int] = output.finished_shards()
-        self.shards: Collection[int] = self.finished
+        self.finished = self.shards = finished
         self.skipped = 0
         self._missing: list[tuple[Segment, int]] = []  # retry, and the group of its rows that a shard is made of
         self._rows = self._planned = 0
@@ -124,7 +129,7 @@ def _planned(output: OutputFolder, media: MediaOptions, codes: Collection[str]) 
     _, changes = with_versions(manifest.steps, step_records(media))
     if changes:
         warn_of_versions(output.url, changes)
-    interrupted = RetryPlan(output, manifest)
+    interrupted = RetryPlan(output, manifest, finished)
     if not interrupted.is_done:
         log.info("going on with the retry that was interrupted")
         return interrupted
@@ -152,7 +157,7 @@ def _planned(output: OutputFolder, media: MediaOptions, codes: Collection[str]) 
         )
         begin_segment(output, segment)
         manifest = manifest.with_segment(segment)
-    return RetryPlan(output, manifest, failed.damaged)
+    return RetryPlan(output, manifest, finished, failed.damaged)
 
 
 def _with_steps(output: OutputFolder, manifest: Manifest, media: MediaOptions, asked: RetryOptions) -> MediaOptions:

@@ -26,9 +26,8 @@ class LocalFolder(OutputFolder):
 
     def __init__(self, place: Place, fs: Any, path: str) -> None:
         self._root, self._fsync = Path(path), place.options.fsync
-        self._temporary = self._root / layout.TEMPORARY_FOLDER
         room = Room(self._root, place.options.min_free_bytes, "go on with a copy of the folder on a bigger disk")
-        super().__init__(place, fs, path, os.path.realpath(path), room, self._temporary)
+        super().__init__(place, fs, path, os.path.realpath(path), room, self._root / layout.TEMPORARY_FOLDER)
 
     def _volume(self) -> str:
         with suppress(FileNotFoundError):

@@ -137,18 +137,19 @@ class RemoteFolder(OutputFolder):
 
     def publish(self, files: Mapping[str, Path]) -> None:
         for name, staged in files.items():
-            self._put_any(staged, name)
+            if staged.is_dir():
+                before = self._files_in(name)
+                stale = set(before).difference(self._put_folder(staged, name))
+                self.remove_many([f"{name}/{file}" for file in stale])
+            else:
+                self._put(staged, name)
             remove(staged)
 
-    def _put_any(self, staged: Path, name: str) -> None:
-        if not staged.is_dir():
-            self._put(staged, name)
-            return
-        # File by file, so that one that fails is tried again alone; what lay there before goes.
+    def _put_folder(self, staged: Path, name: str) -> list[str]:
+        """Upload a folder file by file, so that one that fails is tried again alone; the names of its files."""
         files = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
-        stale = set(self._files_in(name)) - set(files)
         self._at_once(lambda file: self._put(staged / file, f"{name}/{file}"), files)
-        self.remove_many([f"{name}/{file}" for file in stale])
+        return files
 
     def _files_in(self, name: str) -> list[str]:
         """The names of the files in a folder, at any depth, relative to it."""
@@ -348,12 +349,12 @@ class ServerFolder(RemoteFolder):
     def publish(self, files: Mapping[str, Path]) -> None:
         for name, staged in files.items():
             temporary = self._temporary()
-            is_folder = staged.is_dir()
-            if is_folder:
+            if staged.is_dir():
                 self.create_folder(temporary)
-            self._put_any(staged, temporary)
-            if is_folder:
+                self._put_folder(staged, temporary)
                 self.remove_tree(name)  # else many servers would move it into what is there
+            else:
+                self._put(staged, temporary)
             self._rename(temporary, name)
             remove(staged)
 

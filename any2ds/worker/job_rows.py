@@ -24,16 +24,14 @@ _OWN = frozenset({"url", "caption", EXPECTED_HASH.name, DUPLICATE_OF.name})  # c
 
 
 class JobRows:
-    """The rows of `job`; `table` holds them as Arrow does."""
+    """The rows of `job`; its `table` holds them as Arrow does."""
 
-    def __init__(self, job: ShardJob, layout: Layout, table: pa.Table | None = None) -> None:
+    def __init__(self, job: ShardJob, layout: Layout) -> None:
         self._settled: dict[int, Failure] = {}  # position of a row that is not fetched, and is no duplicate -> why
         self.replaces: Counter[str] = Counter()  # failure code of rows in earlier shards -> those that are tried again
         self.replaced_members: defaultdict[str, Counter[str]] = defaultdict(Counter)  # of these rows: member -> outcome
         self._retried_keys: list[str] | None = None  # in a retry
-        if table is None:
-            table = self._without_job_columns(deserialized(job.rows, job.size))
-        self.table = table
+        self.table = self._without_job_columns(deserialized(job.rows, job.size))
         if given_up := job.given_up():
             settled = self._settled.keys() | self.duplicates()
             self._settled |= {n: Failure("fetch", "watchdog", why) for n, why in given_up.items() if n not in settled}

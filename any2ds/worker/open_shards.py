@@ -169,7 +169,7 @@ class OpenShards:
         shard = self._open.get(row.shard_id)
         if shard is None:  # given up before this row came back
             release(samples)
-        elif shard.joined is not None and row.member:
+        elif shard.joined is not None:
             try:
                 rows = shard.join(samples)
             except Exception as error:  # this shard is lost, the others are not

@@ -107,8 +107,7 @@ class OpenShard:
 
     def join(self, samples: Samples) -> Sequence[Samples]:
         """The rows of which all is known now that this is, which has become of one of their URLs; to be taken."""
-        if self.joined is None:
-            return (samples,)
+        assert self.joined is not None
         found = self.joined.add(samples)
         if not found:
             for sample in samples:

@@ -155,7 +155,7 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
 
 
 def _lock_files(names: Iterable[str]) -> set[str]:
-    return {file for file in names if file == layout.LOCK_FILE or layout.member_of(file)}
+    return set(filter(layout.is_lock, names))
 
 
 def _refuse(output: OutputFolder, lock_files: Collection[str], intervals: Intervals) -> None:

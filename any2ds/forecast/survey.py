@@ -138,7 +138,7 @@ def _opened(config: Config, seed: int) -> tuple[Source, bool]:
         )
         return source, False
     source.close()
-    return kind.of(replace(config, input=replace(config.input, shuffle=seed))), True
+    return kind.of(replace(config, input=replace(config.input, shuffle=seed)), is_looked_at=True), True
 
 
 class _Found:

@@ -49,26 +49,11 @@ def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False
 
 def with_reasons(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
     """`batch` with `COLUMN`, where the rows at the positions of `reasons` are bad."""
-    if COLUMN in batch.schema.names:
-        earlier = batch.column(COLUMN)
-        batch = batch.select([name for name in batch.schema.names if name != COLUMN])
-        if earlier.null_count < len(earlier):
-            found = {row: text for row, text in enumerate(earlier.to_pylist()) if text is not None}
-            reasons = {**reasons, **found}
     if not reasons:
         return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.string()))
     texts = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
     good = pc.if_else(texts.is_valid(), None, pa.array(range(batch.num_rows), pa.int64()))
     return batch.take(good).append_column(COLUMN, texts)
-
-
-def prefixed(batch: pa.RecordBatch, place: str) -> pa.RecordBatch:
-    """`batch` with `place` in front of the reasons of its bad rows."""
-    reasons = batch.column(COLUMN)
-    if not place or reasons.null_count == len(reasons):
-        return batch
-    texts = pc.binary_join_element_wise(place, reasons, "")
-    return batch.set_column(batch.schema.get_field_index(COLUMN), COLUMN, texts)
 
 
 def until_bad_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,8 +19,7 @@ from any2ds.storage.stores import Stores
 BLOCK = 128 << 10  # bytes of a block, of which the whole lines are used
 _BLOCKS = 2000
 _AT_ONCE = 64  # blocks that are asked for together
-_WITH_HEADER = frozenset({"csv", "tsv"})
-_LINES = frozenset({"txt", "jsonl", *_WITH_HEADER})
+_LINES = frozenset({"txt", "jsonl", "csv", "tsv"})
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # which begin those of UTF-32, too, or are in them
 
 
@@ -84,7 +83,7 @@ class BlocksOfFile:
     def __init__(self, part: Any, size: int, places: Sequence[int], is_first: bool) -> None:
         self._file: InputFile = part.file
         self._size, self._places, self._is_first = size, places, is_first
-        self._has_header = part.format in _WITH_HEADER and part.form.columns is None
+        self._has_header = part.is_separated and part.form.columns is None
         self._comment = (part.form.comment or "").encode()
 
     def open(self) -> BlockStream:

@@ -30,6 +30,10 @@ class Columns:
         """The columns that each file must have: without them, nothing could be fetched, or not be checked."""
         return (self.url, *self.urls, *self.expected_hashes)
 
+    def of_file(self, is_first: bool) -> tuple[str, ...]:
+        """The columns that a file must have: the first one all of them."""
+        return self.names if is_first else self.required
+
     @property
     def texts(self) -> tuple[str, ...]:
         """The columns that are always text."""

@@ -90,6 +90,11 @@ class File:
         return self.format == "txt"
 
     @property
+    def is_separated(self) -> bool:
+        """Whether its rows are values between separators, below a header unless its columns are named."""
+        return self.format in ("csv", "tsv")
+
+    @property
     def description(self) -> str:
         return f"{'standard input' if self.name == STDIN else self.name} (read as {self.format})"
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.casts import cast_each
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import one_line
-from any2ds.readers.inputs import Extent, File
+from any2ds.readers.inputs import File
 from any2ds.storage.stores import is_local
 
 _MOST_FILES = 10_000  # that are looked at; of more, files at equal distances
@@ -27,7 +27,6 @@ _MOST_NAMED = 10
 _HEAD = 1 << 16  # bytes
 _AT_ONCE = 16  # files
 _FIRST_ROWS = 100  # whose texts are compared with the type of the first list
-_WITH_HEADER = frozenset({"csv", "tsv"})
 _POINTER = b"version https://git-lfs"
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
 
@@ -47,7 +46,7 @@ def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
     is_here = all(file.file is None or is_local(file.file.fs) for file in files)
     looked_at = files[:: -(-len(files) // (_MOST_FILES if is_here else _MOST_REMOTE_FILES)) or 1]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-look") as pool:
-        schemas = list(pool.map(partial(_looked_at, columns=columns), looked_at))
+        schemas = list(pool.map(partial(_looked_at, columns=columns, is_alone=len(files) == 1), looked_at))
         first = schemas[0] if schemas else None
         reasons = [""] * len(schemas)
         if isinstance(first, pa.Schema):
@@ -65,8 +64,8 @@ def refuse_unreadable(files: Sequence[File], columns: Columns) -> None:
     )
 
 
-def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
-    """The fault of a file, or its schema if it is Parquet."""
+def _looked_at(file: File, columns: Columns, is_alone: bool) -> _Fault | pa.Schema | None:
+    """The fault of a file, or its schema if it is Parquet. Reading tells what is wrong with a text that `is_alone`."""
     if file.file is None or file.part is not None:
         return None
     try:
@@ -83,7 +82,9 @@ def _looked_at(file: File, columns: Columns) -> _Fault | pa.Schema | None:
     if file.compression is not None:
         is_compressed = file.is_compression_given or file.compression == "br" or kind_of(head) is not None
         return None if is_compressed or not head else _Fault(file, f"it is not compressed as {file.compression}")
-    return _of_parquet(file, head, columns) if file.format == "parquet" else _of_text(file, head, columns)
+    if file.format == "parquet":
+        return _of_parquet(file, head, columns)
+    return None if is_alone else _of_text(file, head, columns)
 
 
 def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema | None:
@@ -103,16 +104,15 @@ def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema
 
 
 def _of_text(file: File, head: bytes, columns: Columns) -> _Fault | None:
-    own = replace(file, extent=Extent())
     is_cut = len(head) == _HEAD
     with ExitStack() as opened:
         try:
-            reader = own.reader()
+            reader = file.reader()
             stream = _Beginning(head) if is_cut else io.BytesIO(head)
             required = Columns(columns.url, expected_hashes=columns.expected_hashes, urls=columns.urls)
-            next(reader.batches(own.content(stream, opened, reader.seekable), required, None), None)
+            next(reader.batches(file.content(stream, opened, reader.seekable), required, None), None)
         except MissingColumns as error:
-            if is_cut and file.format not in _WITH_HEADER:  # a key may occur further on
+            if is_cut and not file.is_separated:  # a key may occur further on
                 return None
             return _no_column(file, error.missing, error.existing)
         except WrongFormat as error:

@@ -19,7 +19,7 @@ from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongForma
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
 from any2ds.core.metadata import HASHES
-from any2ds.readers.bad_rows import COLUMN, prefixed, until_bad_row, with_reasons
+from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
 from any2ds.readers.columns import (
     cast_rows,
     check_types,
@@ -65,6 +65,7 @@ class Source:
 
     `verify_hash` has the columns of expected hashes, if they are to be verified; `hashes` are the columns of computed
     ones. A list of URLs alone (txt) has no columns: wanted columns are ignored with `ignores_columns`, else refused.
+    With `is_looked_at` another Source has found that all of its files can be read.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Source:
         stores: Stores | None = None,
         hashes: Collection[str] = HASHES,
         ignores_columns: bool = False,
+        is_looked_at: bool = False,
     ) -> None:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
@@ -108,7 +110,8 @@ class Source:
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
         files = self.input_files
-        refuse_unreadable([part for part in self._inputs if isinstance(part, File)], self._columns)
+        if not is_looked_at:
+            refuse_unreadable([part for part in self._inputs if isinstance(part, File)], self._columns)
         # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
         # rows do not come from files.
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
@@ -123,25 +126,24 @@ class Source:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
         # Read behind the first rows, where these had no URL; and where the list broke off meanwhile.
-        self._has_references = has_references(self.first_rows["url"], least=0.02)
         self._read_ahead: list[pa.RecordBatch] = []
         self._failure: ReadError | None = None
-        self._check_first_rows(self.first_rows, ("url", *members.url_columns))
+        self._check_first_rows(self.first_rows)
 
     @classmethod
-    def of(cls, config: Config, in_list_order: bool = False) -> Source:
-        """The source of a run, with all columns that the run needs."""
+    def of(cls, config: Config, in_list_order: bool = False, is_looked_at: bool = False) -> Source:
+        """The source of a run, with all columns that the run needs. `is_looked_at` is as in the constructor."""
         recipe = presets.find(config.output.preset)
         stores, hashes = Stores(config.storage.storage_options), hash_columns(config.output)
         ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
-        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns)
+        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns, is_looked_at)
         for column in config.media.step_columns:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
 
-    def _check_first_rows(self, first: pa.RecordBatch, url_columns: Sequence[str]) -> None:
+    def _check_first_rows(self, first: pa.RecordBatch) -> None:
         """Raises InputError if none of the first rows has a URL, or if the lines of a txt have several columns."""
         part = self._inputs[0]
         is_txt = part.has_only_urls and isinstance(part, File)
@@ -152,7 +154,7 @@ class Source:
                 batches += self._look_ahead()
             lines = [url for batch in batches for url in batch["url"].to_pylist() if url]
             refuse_columns(lines[:LOOKED_AT], part.description)
-        while not any(has_url(batch, url_columns) for batch in batches):
+        while not any(has_url(batch, self._url_columns) for batch in batches):
             rows = sum(batch.num_rows for batch in batches)
             more = self._look_ahead() if rows < wanted else []
             if self._failure is not None:  # raised when the run comes there
@@ -259,7 +261,7 @@ class Source:
             if names:
                 which = os.path.basename(names[0]) + (f" and {len(names) - 1:,} more txt" if len(names) > 1 else "")
                 found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
-        if self._has_references:
+        if self.first_rows is not None and has_references(self.first_rows["url"], least=0.02):
             found.append("many URLs of the list have &amp; or the like in them: --unescape_html makes these characters")
         if self.ignored_columns:
             columns = ", ".join(self.ignored_columns)
@@ -425,10 +427,10 @@ class Source:
                 at = fitted.schema.get_field_index(column)
                 fitted = fitted.set_column(at, fitted.schema.field(at), self._urls.apply(fitted.column(at)))
             reasons = {row: f"row {used + row + 1}: {why}" for row, why in misfits.items()}
-            if COLUMN in batch.schema.names:
-                fitted = fitted.append_column(COLUMN, batch[COLUMN])
+            if COLUMN in batch.schema.names and batch[COLUMN].null_count < batch.num_rows:
+                reasons |= {row: why for row, why in enumerate(batch[COLUMN].to_pylist()) if why is not None}
             used += batch.num_rows
-            yield prefixed(with_reasons(fitted, reasons), place)
+            yield with_reasons(fitted, {row: place + why for row, why in reasons.items()})
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

@@ -177,7 +177,7 @@ class _List:
         """The first `count` rows, or as many as there are; of a list that can be read once those that are at hand."""
         if self._first_rows.num_rows < count and self._source.can_be_read_again:
             batches, rows = [], 0
-            with closing(Source.of(self._config, in_list_order=True)) as source:
+            with closing(Source.of(self._config, in_list_order=True, is_looked_at=True)) as source:
                 for batch in source.batches():
                     batches.append(batch.select(self._columns))
                     rows += batch.num_rows

@@ -59,7 +59,7 @@ def object_batches(
     and nested values without a type become JSON text. An object with another value that does not have the type of its
     column is a bad row, as is one whose URL is an array or an object.
     """
-    wanted = columns.required if schema is not None else columns.names
+    wanted = columns.of_file(is_first=schema is None)
     blocks = _blocks(_gathered(groups, wanted), columns, wanted, place, keys)
     for batch in typed(blocks, columns, schema, _Objects()):
         yield from sliced(batch)

@@ -20,10 +20,10 @@ import pyarrow.csv as pacsv
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import excerpt, shown
 from any2ds.readers.casts import cast_each
-from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import (
     NO_UTF8_IN_URL,
-    blocks,
+    TextReader,
     names_to_read,
     sliced,
     to_text,
@@ -41,27 +41,20 @@ _HAS_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 csv.field_size_limit(max(csv.field_size_limit(), 4 * LONGEST_ROW))
 
 
-class Separated:
+class Separated(TextReader):
     """Quoted values may contain newlines. Empty values of columns that are not text are null.
 
     Rows are counted as spreadsheets do: the header is row 1; blank lines and comments are not counted.
     """
 
-    seekable: ClassVar[bool] = False
     separator: ClassVar[str]
     is_quoted: ClassVar[bool | None]  # None: if the first rows are
     replaced: str | None = None  # the first row with bytes that are not UTF-8 and became U+FFFD
     altered: Mapping[str, str] = MappingProxyType({})  # column of integers with a value that became null -> why
     names: Sequence[str] = ()  # of the columns, once the header is read
 
-    def __init__(self, form: Form = AS_USUAL) -> None:
-        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
-        self._form = form
-
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = whole_lines(
-            blocks(stream, LONGEST_ROW, encoding=self._form.encoding, undecoded=self.undecoded), LONGEST_ROW
-        )
+        pieces = whole_lines(self._pieces(stream, LONGEST_ROW), LONGEST_ROW)
         pieces = without_comments(pieces, self._form.comment)
         first = next((piece for piece in pieces if piece.strip()), None)
         if first is None:

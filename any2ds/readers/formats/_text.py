@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
 from any2ds.core.signatures import type_by_signature
-from any2ds.readers.contract import Columns
+from any2ds.readers.contract import AS_USUAL, Columns, Form
 
 BATCH_ROWS = 65536
 BATCH_BYTES = 2**24  # of the values of a batch
@@ -118,23 +118,27 @@ def _count(data: bytes, among: bytes) -> int:
     return len(data) - len(data.translate(None, among))
 
 
-def blocks(
-    stream: BinaryIO,
-    size: int = BLOCK,
-    held: int | None = None,
-    encoding: str | None = None,
-    undecoded: list[str] | None = None,
-) -> Iterator[bytes]:
-    """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
+class TextReader:
+    """What readers of text have in common."""
 
-    With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
+    seekable: ClassVar[bool] = False
 
-    Where bytes are none of the encoding that they are decoded from, its name is added to `undecoded`.
+    def __init__(self, form: Form = AS_USUAL) -> None:
+        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
+        self._form = form
 
-    A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes first.
-    Raises WrongFormat if this is not text.
-    """
-    text, block, given, last = _Utf8(stream, encoding, [] if undecoded is None else undecoded), bytearray(), 0, b"\n"
+    def _pieces(self, stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iterator[bytes]:
+        """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
+
+        With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
+        A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes
+        first. Raises WrongFormat if this is not text.
+        """
+        return _blocks(_Utf8(stream, self._form.encoding, self.undecoded), size, held)
+
+
+def _blocks(text: _Utf8, size: int, held: int | None) -> Iterator[bytes]:
+    block, given, last = bytearray(), 0, b"\n"
     failure: ReadError | None = None
     while failure is None:
         try:

@@ -70,17 +70,14 @@ def typed(
         for each in (*leading, block):
             batch = _converted(each, columns, types, values)
             if is_first and each is block and not batch.column(COLUMN).null_count:
-                raise _no_good_row(batch[COLUMN][0].as_py(), block.rows)
+                where, _, reason = batch[COLUMN][0].as_py().partition(": ")
+                raise NoGoodRow(where, reason, rows=block.rows)
             yield batch
         is_first, leading = False, []
     if leading:
         first = min(leading[0].bad)
-        raise _no_good_row(f"{leading[0].place(first)}: {leading[0].bad[first]}", sum(each.rows for each in leading))
-
-
-def _no_good_row(text: str, rows: int) -> NoGoodRow:
-    where, _, reason = text.partition(": ")
-    return NoGoodRow(where, reason, rows=rows)
+        rows = sum(each.rows for each in leading)
+        raise NoGoodRow(leading[0].place(first), leading[0].bad[first], rows=rows)
 
 
 def _converted(block: Block, columns: Columns, types: Mapping[str, pa.DataType], values: Values) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -13,37 +13,34 @@ from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import AS_USUAL, Columns, Form
 from any2ds.readers.formats._document import Document, Ended, Malformed
 from any2ds.readers.formats._objects import TOO_LONG, Group, Item, object_batches, parsed
-from any2ds.readers.formats._text import BATCH_ROWS, BLOCK, blocks, one_line
+from any2ds.readers.formats._text import BATCH_ROWS, BLOCK, TextReader, one_line
 from any2ds.readers.formats.jsonl import line_batches
 
 _KNOWN = "an array of objects, one object a line, or an object of columns as pandas writes it"
 
 
-class Json:
+class Json(TextReader):
     """All forms are streamed, so that the list can be larger than memory; but for an object of columns, whose wanted
     ones are held as JSON: the last one ends where the file does."""
 
-    seekable: ClassVar[bool] = False
-
     def __init__(self, form: Form = AS_USUAL) -> None:
-        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
+        super().__init__(form)
         self.names: list[str] = []  # keys of the first objects, or of the columns
-        self._form = form
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = blocks(stream, encoding=self._form.encoding, undecoded=self.undecoded)
+        pieces = self._pieces(stream)
         head = next((piece for piece in pieces if piece.strip()), b"").lstrip()
         if not head:
             return
         document = Document(chain([head], pieces))
         if self._form.rows is not None:
             find(document, self._form.rows)
-            yield from object_batches(_groups(_elements(document)), columns, schema, "item", self.names)
+            yield from object_batches(_groups(_items(_elements(document))), columns, schema, "item", self.names)
         elif head.startswith(b"["):
             if head[1:].lstrip()[:1] not in (b"{", b"]", b""):
                 raise WrongFormat(f"this array begins with something else than an object: a list is {_KNOWN}")
             texts = _to_the_end(document, _elements(document))
-            yield from object_batches(_groups(texts), columns, schema, "item", self.names)
+            yield from object_batches(_groups(_items(texts)), columns, schema, "item", self.names)
         elif not head.startswith(b"{"):
             raise WrongFormat(f"neither an array nor an object: a list is {_KNOWN}")
         else:
@@ -63,7 +60,7 @@ class Json:
         elif _is_object(head.partition(b"\n")[0]):
             yield from line_batches(chain([head], pieces), columns, schema, self.names)
         else:
-            yield from object_batches(_groups(_objects(document)), columns, schema, "item", self.names)
+            yield from object_batches(_groups(_items(_objects(document))), columns, schema, "item", self.names)
 
     def _of_columns(self, document: Document, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         found: dict[str, list[pa.Array]] = {}
@@ -75,18 +72,16 @@ class Json:
             if name not in columns.names:
                 document.value(is_wanted=False)
                 continue
-            is_array = document.peek() == b"["
             labels[name] = []
-            found[name] = _column(document, labels[name], is_array)
+            found[name] = _column(document, labels[name])
         if columns.url not in found:
             raise _no_rows_here(outline, columns.url)
-        required = columns.names if schema is None else columns.required
-        if absent := [name for name in required if name not in found]:
+        if absent := [name for name in columns.of_file(is_first=schema is None) if name not in found]:
             raise MissingColumns(absent, self.names)
         sizes = {name: sum(map(len, arrays)) for name, arrays in found.items()}
         if len({*sizes.values()}) > 1 or any(own != labels[columns.url] for own in labels.values()):
             raise ReadError("row 0", f"the columns {', '.join(found)} do not have the same rows")
-        yield from object_batches(_rows(found), columns, schema, "row", self.names)
+        yield from object_batches(_groups(_rows(found)), columns, schema, "row", self.names)
 
 
 def find(document: Document, path: str) -> None:
@@ -158,27 +153,34 @@ def _to_the_end(document: Document, texts: Texts) -> Texts:
         raise Malformed("text behind the end of the document")
 
 
-def _groups(texts: Texts) -> Iterator[Group]:
-    """Raises ReadError where the document is malformed."""
+def _groups(rows: Iterator[tuple[Item, int]]) -> Iterator[Group]:
+    """The items in groups, of `rows` that are an item and the bytes of its text each.
+
+    Raises ReadError where the document is malformed.
+    """
     items: list[Item] = []
     used = size = 0
     failure: ReadError | None = None
     is_read = False
     while not is_read:
         try:
-            text = next(texts, b"")
-            is_read = text == b""
+            row = next(rows, None)
         except ReadError as error:
-            failure, is_read = error, True
-        if not is_read:
-            items.append(_item(text))
-            size += len(text or b"")
-        if size >= BLOCK or is_read:
+            failure, row = error, None
+        if row is not None:
+            items.append(row[0])
+            size += row[1]
+        is_read = row is None
+        if len(items) == BATCH_ROWS or size >= BLOCK or is_read:
             yield Group(items, range(used + 1, used + len(items) + 1), size)
             used, size, items = used + len(items), 0, []
     if failure is not None:
         where = f"item {used + 1}" if isinstance(failure, Malformed) else failure.where
         raise ReadError(where, failure.reason) from failure.__cause__
+
+
+def _items(texts: Texts) -> Iterator[tuple[Item, int]]:
+    return ((_item(text), len(text or b"")) for text in texts)
 
 
 def _item(text: bytes | None) -> Item:
@@ -194,10 +196,10 @@ def _item(text: bytes | None) -> Item:
 # --- one column after the other ---
 
 
-def _column(document: Document, labels: list[str], is_array: bool) -> list[pa.Array]:
+def _column(document: Document, labels: list[str]) -> list[pa.Array]:
     """The values of a column as JSON; an object's keys, which are the labels of rows, are added to `labels`."""
     arrays, values, size = list[pa.Array](), list[bytes | None](), 0
-    for label in document.elements() if is_array else document.members():
+    for label in document.elements() if document.peek() == b"[" else document.members():
         if label is not None:
             labels.append(label)
         values.append(document.value())
@@ -208,18 +210,10 @@ def _column(document: Document, labels: list[str], is_array: bool) -> list[pa.Ar
     return [*arrays, pa.array(values, pa.large_binary())]
 
 
-def _rows(found: Mapping[str, Sequence[pa.Array]]) -> Iterator[Group]:
-    names, used = list(found), 0
+def _rows(found: Mapping[str, Sequence[pa.Array]]) -> Iterator[tuple[Item, int]]:
+    names = list(found)
     columns = [(text for array in found[name] for text in array.to_pylist()) for name in names]
-    items: list[Item] = []
-    size = 0
-    for texts in zip(*columns, strict=True):
-        items.append(_row(names, texts))
-        size += sum(len(text or b"") for text in texts)
-        if len(items) == BATCH_ROWS or size >= BLOCK:
-            yield Group(items, range(used + 1, used + len(items) + 1), size)
-            items, used, size = [], used + len(items), 0
-    yield Group(items, range(used + 1, used + len(items) + 1), size)
+    return ((_row(names, texts), sum(len(text or b"") for text in texts)) for texts in zip(*columns, strict=True))
 
 
 def _row(names: Sequence[str], texts: Sequence[bytes | None]) -> Item:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -12,26 +12,22 @@ from any2ds.core.errors import WrongFormat
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import AS_USUAL, Columns, Form
 from any2ds.readers.formats._objects import LONGEST_LINE, TOO_LONG, Group, Item, object_batches, parsed
-from any2ds.readers.formats._text import BLOCK, blocks, one_line, whole_lines
+from any2ds.readers.formats._text import BLOCK, TextReader, one_line, whole_lines
 
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
 
 
-class Jsonl:
+class Jsonl(TextReader):
     """A line that is no object is a bad row. Keys may be absent or null in some lines; blank lines are skipped."""
 
-    seekable: ClassVar[bool] = False
-
     def __init__(self, form: Form = AS_USUAL) -> None:
-        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
+        super().__init__(form)
         self.names: list[str] = []  # keys of the first objects
-        self._encoding = form.encoding
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         has_types = schema is not None or not columns.others
         held = 0 if has_types else BLOCK  # one object is too few to tell types from
-        pieces = blocks(stream, held=held, encoding=self._encoding, undecoded=self.undecoded)
-        return line_batches(pieces, columns, schema, self.names)
+        return line_batches(self._pieces(stream, held=held), columns, schema, self.names)
 
 
 def line_batches(

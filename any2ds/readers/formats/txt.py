@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import (
     NO_UTF8_IN_URL,
-    blocks,
+    TextReader,
     names_to_read,
     sliced,
     to_text,
@@ -22,7 +22,7 @@ from any2ds.readers.formats._text import (
 LONGEST_LINE = 2**16  # bytes
 
 
-class Txt:
+class Txt(TextReader):
     """Lines end with LF, CR or both; blank ones are skipped. Blanks around a URL are stripped, and bytes that are not
     UTF-8 become percent-escapes.
 
@@ -30,18 +30,9 @@ class Txt:
     as a bad URL, and the metadata shows which.
     """
 
-    seekable: ClassVar[bool] = False
-
-    def __init__(self, form: Form = AS_USUAL) -> None:
-        self.undecoded: list[str] = []  # the encoding, once some bytes are none of it
-        self._form = form
-
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         names_to_read(columns, [columns.url], schema)
-        pieces = (
-            piece.replace(b"\r", b"\n")
-            for piece in blocks(stream, held=0, encoding=self._form.encoding, undecoded=self.undecoded)
-        )
+        pieces = (piece.replace(b"\r", b"\n") for piece in self._pieces(stream, held=0))
         for lines in without_comments(whole_lines(pieces, LONGEST_LINE), self._form.comment):
             urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
             too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)

@@ -85,9 +85,9 @@ class Simulated:
 class TurnedClock(Clock):
     """Time that passes when somebody says so."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds = 0.0
 
     def now(self) -> float:
         return self.seconds
@@ -129,34 +129,20 @@ class Line:
         self._at = max(self._at, now)
 
 
-class Hosts:
-    """The simulated hosts, which answer by how many requests each has."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-        self._at_once: Counter[str] = Counter()
-
-    def begin(self, host: str, row: Row) -> Answer:
-        self._at_once[host] += 1
-        return self._answers(host, row, self._at_once[host])
-
-    def end(self, host: str) -> None:
-        self._at_once[host] -= 1
-
-
 class SimulatedNetwork:
     """The `Transport` of a simulation: passes the time while somebody polls."""
 
     backlog = 0
     waited = 0.0
 
-    def __init__(self, hosts: Hosts, machine: Machine, buffer: Buffer, rng: random.Random) -> None:
+    def __init__(self, answers: Answers, machine: Machine, buffer: Buffer, rng: random.Random) -> None:
         self.clock = TurnedClock()
         self.asked: Counter[str] = Counter()
         self.busy = 0.0
         self.most = 0
         self.area = 0.0  # transfers x seconds
-        self._hosts, self._machine, self._buffer = hosts, machine, buffer
+        self._answers, self._machine, self._buffer = answers, machine, buffer
+        self._at_once: Counter[str] = Counter()  # requests of a host, by which it answers
         self._line = Line(machine.line, rng)
         self._is_bounded = machine.line < float("inf")
         self._live: dict[Attempt, tuple[float, float, Answer]] = {}  # when it began, when its host is done
@@ -178,7 +164,8 @@ class SimulatedNetwork:
     def start(self, attempt: Attempt, url: str) -> None:
         host, now = host_name(url), self.clock.seconds
         self.asked[host] += 1
-        answer = self._hosts.begin(host, attempt.row)
+        self._at_once[host] += 1
+        answer = self._answers(host, attempt.row, self._at_once[host])
         if attempt.asks:
             answer = Answer(answer.seconds, 0, answer.failure if answer.seconds >= NEVER else _ROBOTS)
         self._live[attempt] = now, now + answer.seconds, answer
@@ -231,7 +218,7 @@ class SimulatedNetwork:
     def _remove(self, attempt: Attempt) -> tuple[float, float, Answer] | None:
         live = self._live.pop(attempt, None)
         if live is not None:
-            self._hosts.end(host_name(attempt.url or attempt.row.url))
+            self._at_once[host_name(attempt.url or attempt.row.url)] -= 1
         return live
 
     def received(self, attempt: Attempt) -> int:
@@ -295,79 +282,55 @@ def _silent() -> Iterator[None]:
         logger.disabled = before
 
 
-class _Worker:
-    """One worker; `turn` by `turn` through its rows."""
-
-    def __init__(
-        self, options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int
-    ) -> None:
-        rng = random.Random(seed)
-        most = options.most_transfers
-        profiles, robots = Profiles(options, machine.workers), None
-        if options.robots != "ignore" or profiles.differ:
-            robots = Robots(product_of(options.user_agent), options.robots, profiles.robots_policy, machine.workers)
-        schedule = Schedule(
-            limits_of(options, most),
-            profiles.default.policy,
-            rng,
-            robots,
-            profiles.host_of if profiles.tells_hosts_apart else None,
-        )
-        schedule.fetchers = machine.workers
-        self._buffer = Buffer(options.max_buffered_bytes, most)
-        self.network = SimulatedNetwork(Hosts(answers), machine, self._buffer, rng)
-        feeder = SimulatedFeeder(rows, schedule, most)
-        loop = SimulatedLoop(options, schedule, self.network, self._buffer, feeder)  # type: ignore[arg-type]
-        if loop._window is not None:
-            loop._window = Window(most, 0.0, rng)
-            feeder.stock = 256
-        self._turns = loop.run()
-        self._codes: Counter[str] = Counter()
-        self._attempts, self._problem = 0, ""
-        self._ended: list[tuple[float, int]] = []  # when, and how many rows
-
-    def turn(self) -> bool:
-        """Whether there is more to do."""
-        try:
-            batch = next(self._turns, None)
-        except NetworkDown as error:
-            self._problem = str(error)
-            return False
-        if batch:
-            self._ended.append((self.network.clock.seconds, len(batch)))
-            for done in batch:
-                self._attempts += done.attempts
-                self._codes[done.outcome.code if isinstance(done.outcome, Failure) else SUCCESS] += 1
-        return batch is not None
-
-    def close(self) -> None:
-        self._buffer.close()
-
-    def found(self) -> Simulated:
-        network = self.network
-        seconds = network.clock.seconds
-        return Simulated(
-            seconds,
-            self._codes,
-            self._attempts,
-            self._buffer.received,
-            network.most,
-            network.area / seconds if seconds else 0.0,
-            network.asked,
-            network.busy,
-            self._problem,
-            _pace(self._ended),
-        )
-
-
 def simulate(
     options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int = 0
 ) -> Simulated:
     """Fetch `rows` in one worker with these options. Reproducible: the same `seed` gives the same run."""
-    with _silent(), closing(_Worker(options, rows, answers, machine, seed)) as worker:
-        while worker.turn():
-            pass
-        return worker.found()
+    rng = random.Random(seed)
+    most = options.most_transfers
+    profiles, robots = Profiles(options, machine.workers), None
+    if options.robots != "ignore" or profiles.differ:
+        robots = Robots(product_of(options.user_agent), options.robots, profiles.robots_policy, machine.workers)
+    schedule = Schedule(
+        limits_of(options, most),
+        profiles.default.policy,
+        rng,
+        robots,
+        profiles.host_of if profiles.tells_hosts_apart else None,
+    )
+    schedule.fetchers = machine.workers
+    codes: Counter[str] = Counter()
+    attempts, problem = 0, ""
+    ended: list[tuple[float, int]] = []  # when, and how many rows
+    with _silent(), closing(Buffer(options.max_buffered_bytes, most)) as buffer:
+        network = SimulatedNetwork(answers, machine, buffer, rng)
+        feeder = SimulatedFeeder(rows, schedule, most)
+        loop = SimulatedLoop(options, schedule, network, buffer, feeder)  # type: ignore[arg-type]
+        if loop._window is not None:
+            loop._window = Window(most, 0.0, rng)
+            feeder.stock = 256
+        try:
+            for batch in loop.run():
+                if batch:
+                    ended.append((network.clock.seconds, len(batch)))
+                for done in batch:
+                    attempts += done.attempts
+                    codes[done.outcome.code if isinstance(done.outcome, Failure) else SUCCESS] += 1
+        except NetworkDown as error:
+            problem = str(error)
+        seconds = network.clock.seconds
+        return Simulated(
+            seconds,
+            codes,
+            attempts,
+            buffer.received,
+            network.most,
+            network.area / seconds if seconds else 0.0,
+            network.asked,
+            network.busy,
+            problem,
+            _pace(ended),
+        )
 
 
 def _pace(ended: Sequence[tuple[float, int]]) -> float:

@@ -17,7 +17,7 @@ from any2ds.core.errors import InputError, OptionError, ReadError
 from any2ds.core.members import URL, Members, column, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.readers.bad_rows import misfit
-from any2ds.readers.casts import cast_each
+from any2ds.readers.casts import cast_each, decoded, is_view, storable
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_line, to_text
 
@@ -102,12 +102,12 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
     fields = []
     for name, source in sources.items():
         type = columns.types.get(source, batch.schema.field(source).type)
-        if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
+        if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and is_view(type.value_type)):
             type = type.value_type
         is_text = is_expected_hash(name, source, columns) or name in texts
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
-        field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
+        field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else storable(type))
         try:
             _store_nothing(pa.schema([field]))
         except (pa.ArrowException, OSError) as error:
@@ -117,27 +117,6 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
             ) from error
         fields.append(field)
     return pa.schema(fields)
-
-
-def _storable(type: pa.DataType) -> pa.DataType:
-    """The same type without views, from which Arrow cannot take rows."""
-    if pa.types.is_string_view(type):
-        return pa.string()
-    if pa.types.is_binary_view(type):
-        return pa.binary()
-    if pa.types.is_struct(type):
-        return pa.struct([field.with_type(_storable(field.type)) for field in type])
-    if pa.types.is_map(type):
-        return pa.map_(_storable(type.key_type), _storable(type.item_type))
-    if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(_storable(type.value_type)))
-    if pa.types.is_large_list(type):
-        return pa.large_list(type.value_field.with_type(_storable(type.value_type)))
-    return type
-
-
-def _is_view(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
 
 
 def _store_nothing(schema: pa.Schema) -> None:
@@ -181,12 +160,7 @@ def cast_rows(
 
 def _castable(array: pa.Array, field: pa.Field, is_hash: bool) -> pa.Array:
     """The values in a type that Arrow can cast to that of `field`."""
-    if pa.types.is_run_end_encoded(array.type):
-        array = pc.run_end_decode(array)
-    if pa.types.is_dictionary(array.type) and _is_view(array.type.value_type):
-        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_storable(array.type.value_type)))
-    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
-        array = array.dictionary_decode()
+    array = decoded(array, keeps_dictionary=pa.types.is_dictionary(field.type))
     if is_hash and _is_binary(array.type):
         array = as_text(array)
     if pa.types.is_string(field.type) and (pa.types.is_float32(array.type) or pa.types.is_float64(array.type)):

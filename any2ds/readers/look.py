@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from any2ds.core.compression import kind_of
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
 from any2ds.readers.bad_rows import excerpt
-from any2ds.readers.casts import cast_each
+from any2ds.readers.casts import cast_each, decoded
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import one_line
+from any2ds.readers.formats._text import is_text_or_binary, one_line
 from any2ds.readers.inputs import File
 from any2ds.storage.stores import is_local
 
@@ -157,8 +157,7 @@ def _other_types(first: pa.Schema, other: pa.Schema | _Fault | None, file: File,
 
 def _takes_text(type: pa.DataType) -> bool:
     """Whether any text fits a column: one of nulls alone, which no value has given a type, becomes text."""
-    binary = (pa.binary(), pa.large_binary(), pa.binary_view())
-    return _is_text(type) or bool(pa.types.is_null(type)) or type in binary
+    return _is_text(type) or is_text_or_binary(type) or bool(pa.types.is_null(type))
 
 
 def _fits(file: File, name: str, type: pa.DataType) -> bool:
@@ -174,8 +173,7 @@ def _fits(file: File, name: str, type: pa.DataType) -> bool:
         return True
     if batch is None:
         return True
-    values = batch.column(0)
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    values = decoded(batch.column(0))
     try:
         _, misfits = cast_each(values, type)
     except pa.ArrowException:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from any2ds.config.options import InputOptions
 from any2ds.core.errors import InputError, OptionError
+from any2ds.readers.casts import decoded
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, to_text
 
 TEMPLATE = "any2ds.url"  # the column of URLs that are made of others, until it is called `url`
@@ -70,10 +71,7 @@ class UrlRules:
 
 def _texts(values: pa.Array, name: str) -> pa.Array:
     """The values of a column as they stand in a URL, null where there is nothing."""
-    if pa.types.is_run_end_encoded(values.type):
-        values = pc.run_end_decode(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = decoded(values)
     try:
         texts = to_text(values, NO_UTF8_IN_URL) if is_text_or_binary(values.type) else values.cast(pa.string())
     except pa.ArrowException as error:

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -335,32 +335,32 @@ def _before_dashes(given: Sequence[str]) -> Sequence[str]:
 def _page(given: Sequence[str]) -> str | None:
     """What is printed instead of running a command, if that is asked for: help, version or a completion script.
 
-    Raises OptionError for a command or shell that there is not.
+    Raises OptionError for a topic or shell that there is not.
     """
     from any2ds.config.commands import FIRST_WORDS
     from any2ds.core.errors import OptionError
 
     if not given or given == ["help"]:
-        from any2ds.config.help import short_help
+        from any2ds.config.help import overview
 
-        return short_help()
+        return overview()
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
-        words = [word.lstrip("-") for word in given[1:]] if first == "help" else [w for w in given if w[:1] != "-"]
         topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
-        topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
+        words = [word for word in given if word[:1] != "-"][:1]
+        topics += others if first == "help" else [word for word in words if word in FIRST_WORDS]
         return _help(topics, _last_given(given, "preset"))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
         return f"any2ds {__version__}"
     if first == "completion":
-        from any2ds.config import completion
+        from any2ds.config.help import SHELLS, completion_script
 
-        if len(others) != 1 or others[0] not in completion.SHELLS:
-            raise OptionError(f"any2ds completion takes one of {', '.join(completion.SHELLS)}")
-        return completion.script(others[0])
+        if len(others) != 1 or others[0] not in SHELLS:
+            raise OptionError(f"any2ds completion takes one of {', '.join(SHELLS)}")
+        return completion_script(others[0])
     return None
 
 
@@ -370,54 +370,35 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
     Raises OptionError for a topic that there is not.
     """
     from any2ds.config.commands import FIRST_WORDS
-    from any2ds.config.help import codes_help, completion_help, help_text, option_help
-    from any2ds.core.errors import OptionError
-
-    pages = [topic for topic in topics if topic not in ("all", "help")]
-    for topic in pages:
-        if topic == "codes":
-            return codes_help()
-        with contextlib.suppress(KeyError):
-            return codes_help(topic)
-        if topic not in FIRST_WORDS:
-            with contextlib.suppress(KeyError):
-                return option_help(topic.lstrip("-").replace("-", "_"))
-            hint = _of_another_tool(topic) or _nearest_topic(topic)
-            hint = hint or "any2ds help codes lists the failure codes, any2ds --help=all the options"
-            raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
-    name = next(iter(pages), "download")
-    return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
-
-
-def _of_another_tool(topic: str) -> str | None:
-    """What to say of an option that only the tool of a preset has."""
-    from any2ds.config.presets import foreign_options
-
-    preset = foreign_options().get(topic.lstrip("-").replace("-", "_"))
-    return f"an option of {preset}: any2ds --preset={preset} --help=all shows it" if preset else None
-
-
-def _nearest_topic(topic: str) -> str:
-    """The nearest command, option or failure code; empty if there is none."""
-    from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import declared
+    from any2ds.config.help import codes_help, help_text, option_help
     from any2ds.core import suggestions
+    from any2ds.core.errors import OptionError
     from any2ds.core.failures import FAILURE_CODES
 
-    if match := re.fullmatch(r"h?t*p?s?[_ -]?([1-5]\d\d)", topic.lower()):
-        return f"did you mean http_{match[1]}?"
-    options = {info.name for command in COMMANDS.values() for info in declared(command.groups)}
-    return _nearest_word(topic) or suggestions.for_name(topic, FAILURE_CODES) or suggestions.for_option(topic, options)
+    for topic in topics:
+        name = topic.lstrip("-").replace("-", "_")
+        if topic in ("all", *FIRST_WORDS):
+            continue
+        if topic == "codes":
+            return codes_help()
+        for page in (codes_help, option_help):
+            with contextlib.suppress(KeyError):
+                return page(name)
+        known = (*FIRST_WORDS, *FAILURE_CODES, f"http_{topic[-3:]}", *_all_options())
+        hint = (
+            f"did you mean http_{topic}?" if re.fullmatch(r"[1-5]\d\d", topic) else suggestions.for_name(topic, known)
+        )
+        hint = hint or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+        raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
+    name = next((topic for topic in topics if topic not in ("all", "help")), "download")
+    return help_text(name, "all" in topics, preset)
 
 
-def _nearest_word(word: str) -> str:
-    """The nearest command, or the code of an HTTP status; empty if there is none."""
-    from any2ds.config.commands import FIRST_WORDS
-    from any2ds.core import suggestions
+def _all_options() -> set[str]:
+    from any2ds.config.commands import COMMANDS
+    from any2ds.config.options import declared
 
-    if re.fullmatch(r"[1-5]\d\d", word):
-        return f"did you mean http_{word}?"
-    return suggestions.for_command(word, FIRST_WORDS)
+    return {info.name for command in COMMANDS.values() for info in declared(command.groups)}
 
 
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -429,125 +410,102 @@ def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
-def parse(given: Sequence[str], command: Command) -> dict[str, str]:
-    """The options among the arguments, as text for their parsers. Raises OptionError for anything else."""
-    return dict(_Arguments(command).named(given))
+def parse(words: Sequence[str], command: Command) -> dict[str, str]:
+    """The options among the words of a command line, as text for their parsers. Raises OptionError for other words."""
+    from any2ds.config.help import option_parser
+    from any2ds.core.errors import OptionError
+
+    before = _before_dashes(words)
+    name = next(name for name, each in _commands().items() if each is command)
+    options, others = option_parser(name).parse_known_args(list(_normalized(before, command)))
+    given: dict[str, str] = vars(options)
+    for word in others:
+        if re.match(r"--?[A-Za-z]", word):
+            raise OptionError(_unknown(word, command))
+    by_position: dict[str, str] = {}
+    for word in (*others, *words[len(before) + 1 :]):
+        place = _place(word, given | by_position, command)
+        by_position[place] = word
+    if twice := next((name for name in by_position if name in given), None):
+        raise OptionError(f"{twice} is given twice: {by_position[twice]} and {given[twice]}")
+    return by_position | given
 
 
-class _Arguments:
-    """The arguments that a command takes."""
+def _commands() -> Mapping[str, Command]:
+    from any2ds.config.commands import COMMANDS
 
-    def __init__(self, command: Command) -> None:
-        from any2ds.config.options import declared, makes_datasets
+    return COMMANDS
 
-        self._command = command
-        infos = list(declared(command.groups))
-        self._own = {info.name for info in infos} | {"config"}
-        self._flags = {info.name for info in infos if info.is_flag}
-        self._has_presets = makes_datasets(command.groups)
 
-    def named(self, given: Sequence[str]) -> list[tuple[str, str]]:
-        """Each option, by its name, and its value. Raises OptionError for arguments that are no options."""
-        from any2ds.core.errors import OptionError
+def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:
+    """`--max-per-host 3`, `--nofsync` and `--quiet` as `--max_per_host 3`, `--fsync=False` and `--quiet=True`: a flag
+    takes the word behind it only if that is True or False, since it may be the list or the folder."""
+    from any2ds.config.options import declared, makes_datasets
+    from any2ds.config.presets import foreign_flags
 
-        found: list[tuple[str, str]] = []
-        by_position: list[str] = []
-        arguments = deque(given)
-        are_names = False  # after `--`
-        while arguments:
-            argument = arguments.popleft()
-            if argument == "--" and not are_names:
-                are_names = True
-            elif argument.startswith("--") and not are_names:
-                found.append(self._option(argument, arguments))
-            elif re.match(r"-[A-Za-z]", argument) and not are_names:
-                found.append(self._letter(argument, arguments))
-            else:
-                found.append((self._positional(argument, dict(found)), argument))
-                by_position.append(found[-1][0])
-        names = [name for name, _ in found]
-        if (twice := next((name for name in by_position if names.count(name) > 1), None)) is not None:
-            raise OptionError(
-                f"{twice} is given twice: {' and '.join(value for name, value in found if name == twice)}"
-            )
-        return found
-
-    def _option(self, argument: str, rest: deque[str]) -> tuple[str, str]:
-        from any2ds.config.options import check_names
-        from any2ds.core.errors import OptionError
-
-        name, equals, value = argument[2:].partition("=")
+    flags = {info.name for info in declared(command.groups) if info.is_flag}
+    flags |= foreign_flags() if makes_datasets(command.groups) else set()
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
+        if not word.startswith("--"):
+            yield word
+            continue
+        name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
-        name = self._command.aliases.get(name, name)
-        if name not in self._own and self._has_presets:  # whichever is chosen: a config file may do that
-            self._add_foreign()
-        if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:
-            return name[2:].lstrip("_"), "False"
-        if name not in self._own:
-            check_names([name], self._command.groups)
+        name = command.aliases.get(name, name)
+        negated = name.removeprefix("no").lstrip("_")
         if equals:
-            return name, value
-        if name in self._flags:  # what follows may be the list
-            return name, rest.popleft() if rest and rest[0].lower() in ("true", "false") else "True"
-        if not rest or rest[0].startswith("--"):
-            raise OptionError(f"--{name} needs a value: --{name}=...")
-        return name, rest.popleft()
+            yield f"--{name}={value}"
+        elif name in flags:
+            yield f"--{name}={rest.popleft() if rest and rest[0].lower() in ('true', 'false') else True}"
+        elif name != negated and negated in flags:
+            yield f"--{negated}=False"
+        else:
+            yield f"--{name}"
 
-    def _add_foreign(self) -> None:
-        """Take the options of other tools as well."""
-        from any2ds.config import presets
 
-        self._own |= presets.foreign_options().keys()
-        self._flags |= presets.foreign_flags()
+def _unknown(word: str, command: Command) -> str:
+    """The message on an option that there is not: `--nme`, `-x`, `-name`."""
+    from any2ds.config.options import check_names, declared
+    from any2ds.core import suggestions
 
-    def _letter(self, argument: str, rest: deque[str]) -> tuple[str, str]:
-        """`-o value`, `-ovalue` or `-o=value`."""
-        from any2ds.config.commands import SHORT_NAMES
-        from any2ds.config.options import declared
-        from any2ds.core import suggestions
-        from any2ds.core.errors import OptionError
+    name = word.partition("=")[0]
+    if word.startswith("--"):
+        check_names([name[2:]], command.groups)  # raises
+    known = {info.name: info.hints for info in declared(command.groups)} | {"--help": "help", "--version": "version"}
+    hint = suggestions.for_name(name, known) or "options are given as --name=value"
+    return f"unknown option {name!r}: {hint}"
 
-        letter, value = argument[1], argument[2:].removeprefix("=")
-        known = [info.name for info in declared(self._command.groups)]
-        if (name := SHORT_NAMES.get(letter)) not in known:
-            is_word = re.match(r"[A-Za-z]", value)  # -timeout=5, or wget's -nc
-            hint = suggestions.for_option(argument[1:].partition("=")[0] if is_word else letter, known)
-            if argument in ("-help", "-version"):
-                hint = f"did you mean -{argument}?"
-            hint = hint or "options are given as --name=value"
-            raise OptionError(f"unknown option '-{letter}': {hint}")
-        if not value and not rest:
-            raise OptionError(f"-{letter} needs a value: -{letter} ...")
-        return str(name), value or rest.popleft()
 
-    def _positional(self, argument: str, given: Mapping[str, str]) -> str:
-        """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
-        from any2ds.config.commands import FIRST_WORDS
-        from any2ds.config.parsers import split_format
-        from any2ds.core.errors import OptionError
-        from any2ds.core.plugins import exists
+def _place(word: str, given: Mapping[str, str], command: Command) -> str:
+    """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
+    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.parsers import split_format
+    from any2ds.core import suggestions
+    from any2ds.core.errors import OptionError
+    from any2ds.core.plugins import exists
 
-        free = [name for name in self._command.positional if name not in given]
-        place = next(iter(free), None)
-        hint = "options are given as --name=value"
-        if place is None and len(self._command.positional) == 1:
-            hint = "this command takes the folder of the dataset, and options as --name=value"
-        if place == "url_list":
-            if not (_is_no_path(argument) and (hint := _nearest_word(argument))):
-                return place
-            if argument in FIRST_WORDS:
-                hint = f"a command comes first: any2ds {argument} ..."
-        elif place == "output_folder" and "url_list" in self._command.positional:
-            suffix = os.path.basename(argument).partition(".")[2]
-            if not os.path.isfile(argument) and not exists("readers", split_format(suffix)[0]):
-                return place
-            first = given["url_list"]
-            if _is_no_path(first):
-                raise OptionError(f"{first!r} is no command, and there is no such file: any2ds lists the commands")
-            hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
-        elif place is not None:
+    place = next((name for name in command.positional if name not in given), None)
+    hint = "options are given as --name=value"
+    if place is None and len(command.positional) == 1:
+        hint = f"this command takes {command.positional[0]}, and options as --name=value"
+    elif place == "url_list" and _is_no_path(word):
+        if word in FIRST_WORDS:
+            hint = f"a command comes first: any2ds {word} ..."
+        elif not (hint := suggestions.for_name(word, (*FIRST_WORDS, "--version"))):
             return place
-        raise OptionError(f"unexpected {argument!r}: {hint}")
+    elif place == "output_folder" and "url_list" in command.positional:
+        suffix = os.path.basename(word).partition(".")[2]
+        if not os.path.isfile(word) and not exists("readers", split_format(suffix)[0]):
+            return place
+        first = given["url_list"]
+        if _is_no_path(first):
+            raise OptionError(f"{first!r} is no command, and there is no such file: any2ds lists the commands")
+        hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
+    elif place is not None:
+        return place
+    raise OptionError(f"unexpected {word!r}: {hint}")
 
 
 def _is_no_path(argument: str) -> bool:

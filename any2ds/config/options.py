@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 from any2ds.config import presets
 from any2ds.config.media import (
     MEDIA_GROUPS,
-    ONE_TO_MANY,
     AudioOptions,
     ImageOptions,
     MediaOptions,
@@ -93,26 +92,13 @@ log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 100  # values of a list
 
-OVERRIDABLE = (
-    "user_agent",
-    "headers",
-    "cookies",
-    "proxy",
-    "ignore_ssl_certificate",
-    "max_per_host",
-    "host_delay",
-    "max_retry_after",
-    "disallowed_header_directives",
-    "robots",
-)
-"""The options that may be other ones for some hosts."""
-
 
 def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of hosts to options, in a --config file or from Python")
     fields = {f.name: f for f in dataclasses.fields(FetchOptions)}
+    allowed = {name: field.metadata["hints"] for name, field in fields.items() if field.metadata["scope"] == "host"}
     parsed: dict[str, dict[str, Any]] = {}
     for written, options in value.items():
         pattern = host_pattern(written)
@@ -122,8 +108,8 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(options, Mapping):
             raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
         for name in options:
-            if name not in OVERRIDABLE:
-                hint = suggestions.for_option(str(name), OVERRIDABLE) or f"it may be one of {', '.join(OVERRIDABLE)}"
+            if name not in allowed:
+                hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
                 what = "is for all hosts alike" if name in _all_names() else "is no option"
                 raise OptionError(f"{where}: {name!r} {what}: {hint}")
         try:
@@ -150,7 +136,11 @@ class InputOptions:
     """Which rows"""
 
     url_list: Any = option(
-        "file, folder, glob or list of them, local or remote; - is standard input", url_list, shown="urls.txt"
+        "file, folder, glob or list of them, local or remote; - is standard input",
+        url_list,
+        shown="urls.txt",
+        task="The list",
+        hints="i input urls file files",
     )
     input_format: str | None = option(
         "txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz",
@@ -205,27 +195,38 @@ class InputOptions:
         "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
         url_columns,
         "url",
+        task="The list",
+        hints="column url_column",
     )
     require: str = option(
         "of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask",
         required_members,
         "all",
     )
-    caption_col: str | None = option("column that holds the captions", optional(text), None)
+    caption_col: str | None = option(
+        "column that holds the captions", optional(text), None, task="The list", hints="caption text_col"
+    )
     save_additional_columns: tuple[str, ...] | None = option(
-        "columns to carry into the metadata, separated by commas", optional(names), None
+        "columns to carry into the metadata, separated by commas",
+        optional(names),
+        None,
+        task="The list",
+        hints="keep_columns extra_columns",
     )
     limit: int | None = option(
         "the first N rows of the list only, as a trial; the same command without it makes the rest",
         optional(integer(1)),
         None,
         "all",
+        task="The list",
+        hints="n head max_samples",
     )
     shuffle: int | None = option(
         "seed for a random order of the rows: of a whole parquet list, else within 100,000 rows",
         optional(integer(0, 2**32 - 1)),
         None,
         "the order of the list",
+        hints="seed",
     )
     column_types: Mapping[str, str] | None = option(
         "Arrow types of columns: id:string,score:float",
@@ -249,13 +250,28 @@ class OutputOptions:
         "img2dataset: the option names, defaults and metadata of that tool, so that its command lines work",
         optional(part("presets")),
         None,
+        task="Coming from img2dataset",
     )
-    output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
-    output_format: str = option("files, webdataset, parquet, tfrecord or arrayrecord", part("writers"), "files")
+    output_folder: str = option(
+        "folder for the dataset, local or remote (s3://bucket/name)",
+        path,
+        "files",
+        task="The dataset",
+        hints="output out output_dir dir",
+    )
+    output_format: str = option(
+        "files, webdataset, parquet, tfrecord or arrayrecord",
+        part("writers"),
+        "files",
+        task="The dataset",
+        hints="format writer",
+    )
     incremental_mode: str = option(
         "if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first",
         one_of("incremental", "extend", "overwrite"),
         "incremental",
+        task="The dataset",
+        hints="resume continue restart force",
     )
     metadata_format: tuple[str, ...] = option(
         "formats of the metadata: parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
@@ -282,18 +298,25 @@ class OutputOptions:
     tfrecord_compression: str = option(
         "of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord"
     )
-    number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
+    number_sample_per_shard: int = option(
+        "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
+    )
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
     file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
     compute_md5: bool = option("add the md5 of each file to the metadata", boolean, True)
     compute_hash: str | None = option(
-        "add another hash to the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
+        "add another hash to the metadata: md5, sha256 or sha512",
+        optional(one_of("md5", "sha256", "sha512")),
+        None,
+        task="Checks",
+        hints="hash checksum",
     )
     verify_hash: HashCheck | HashChecks | None = option(
         "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of"
         " several URLs in a row image:image_md5:md5,mask:mask_md5:md5",
         optional(hash_check),
         None,
+        task="Checks",
     )
     on_hash_mismatch: str = option(
         "a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked",
@@ -350,12 +373,15 @@ class FetchOptions:
         " wait for silent hosts)",
         integer_or_auto(1, 100_000),
         "auto",
+        task="Downloading",
+        hints="j threads num_threads concurrency connections",
     )
     timeout: float = option(
         "seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no"
         " limit",
         seconds,
         10.0,
+        task="Downloading",
     )
     total_timeout: float | None = option(
         "seconds for one attempt, body included; 0 for no limit",
@@ -364,7 +390,13 @@ class FetchOptions:
         "grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB",
     )
     outage_patience: float = option("seconds to wait when no host answers, before the run ends", pause, 600.0)
-    retries: int = option("further attempts after a transient failure", integer(0, 100), 0)
+    retries: int = option(
+        "further attempts after a transient failure",
+        integer(0, 100),
+        0,
+        task="Downloading",
+        hints="t max_retries tries",
+    )
     connect_timeout: float = option(
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
     )
@@ -377,11 +409,20 @@ class FetchOptions:
         integer(1),
         1_000_000,
         "adapted to each host",
+        scope="host",
+        task="Downloading",
+        hints="x per_host max_connection_per_server",
     )
     host_delay: float = option(
-        "minimum seconds between two transfers to one host, of all processes and machines together", pause, 0.0
+        "minimum seconds between two transfers to one host, of all processes and machines together",
+        pause,
+        0.0,
+        scope="host",
+        hints="wait delay rate_limit",
     )
-    max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", pause, 120.0)
+    max_retry_after: float = option(
+        "maximum seconds to wait for a host that sends Retry-After", pause, 120.0, scope="host"
+    )
     watchdog_timeout: float | None = option(
         "seconds without any progress, after which other processes go on; 0 for never",
         optional(seconds),
@@ -400,6 +441,7 @@ class FetchOptions:
         byte_count,
         2**30,
         "1GiB",
+        hints="max_size max_filesize",
     )
     max_content_ratio: int = option(
         "a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than"
@@ -410,33 +452,50 @@ class FetchOptions:
     max_buffered_bytes: int = option(
         "bytes of memory for bodies, per process; more wait on disk", byte_count, 2**30, "1GiB"
     )
-    user_agent: str = option("User-Agent header", header_value, USER_AGENT)
-    headers: tuple[str, ...] | None = option(
-        "further request headers: 'Referer: https://a, X-Key: b'", secret(optional(headers)), None
+    user_agent: str = option(
+        "User-Agent header", header_value, USER_AGENT, scope="host", task="Downloading", hints="ua"
     )
-    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
+    headers: tuple[str, ...] | None = option(
+        "further request headers: 'Referer: https://a, X-Key: b'",
+        secret(optional(headers)),
+        None,
+        scope="host",
+        hints="header",
+    )
+    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None, scope="host")
     proxy: str | None = option(
-        "proxy for all requests: http://, https://, socks5:// or socks5h://", secret(optional(proxy)), None
+        "proxy for all requests: http://, https://, socks5:// or socks5h://",
+        secret(optional(proxy)),
+        None,
+        scope="host",
+        hints="http_proxy all_proxy",
     )
     nameservers: tuple[str, ...] | None = option(
         "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
         optional(nameservers),
         None,
         "those of the system",
+        hints="dns",
     )
     ignore_ssl_certificate: bool = option(
-        "accept any certificate of a server (those of proxies are verified)", boolean, False
+        "accept any certificate of a server (those of proxies are verified)",
+        boolean,
+        False,
+        scope="host",
+        hints="k insecure no_check_certificate",
     )
     disallowed_header_directives: tuple[str, ...] | None = option(
         "X-Robots-Tag directives that exclude a file; None for none",
         optional(names),
         ("noai", "noimageai", "noindex", "noimageindex"),
         "noai,noimageai,noindex,noimageindex",
+        scope="host",
     )
     robots: str = option(
         "robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere",
         one_of("public", "respect", "ignore"),
         "public",
+        scope="host",
     )
     allow_schemes: tuple[str, ...] | None = option(
         "schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your"
@@ -480,11 +539,15 @@ class RunOptions:
         None,
         "number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run"
         " at a time",
+        task="Downloading",
+        hints="j workers num_workers cores jobs",
     )
     distributor: str = option(
         "multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging",
         part("distributors"),
         "multiprocessing",
+        task="Running",
+        hints="executor backend",
     )
     ray_address: str | None = option(
         "the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
@@ -520,8 +583,10 @@ class RunOptions:
         2**30,
         "1GiB",
     )
-    log_level: str = option("debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning")
-    quiet: bool = option("no progress and no report on the terminal", boolean, False)
+    log_level: str = option(
+        "debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning", hints="v verbose"
+    )
+    quiet: bool = option("no progress and no report on the terminal", boolean, False, task="Running", hints="q silent")
 
     @property
     def is_on_this_machine(self) -> bool:
@@ -571,13 +636,15 @@ class FinishOptions:
 class RetryOptions:
     """Which rows are tried again"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset", task="What is retried")
     codes: tuple[str, ...] = option(
         "failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt"
         " can help",
         failure_codes,
         ("transient",),
         "transient",
+        task="What is retried",
+        hints="errors",
     )
     transform: Any = option(
         "the steps of your own that the dataset was made with, named again: needed if you did not make it here, on this"
@@ -603,7 +670,7 @@ class VerifyOptions:
     seed: int | None = option(
         "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
     )
-    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False)
+    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False, hints="fix")
     json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
     processes_count: int | None = option(
         "processes that read shards, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
@@ -654,6 +721,7 @@ class ReportOptions:
         optional(path),
         None,
         "report.html in the folder; of md and json, standard output",
+        hints="output_file",
     )
     samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
     open: bool = option("show the page in a browser", boolean, False, needs="format=html")
@@ -669,28 +737,40 @@ class EstimateOptions:
         " host_delay, for 10 s (small lists, a single host) or 30 s",
         integer(1, 1_000_000),
         2000,
+        task="The sample",
     )
     from_dataset: str | None = option(
         "take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its"
         " list is the default of url_list",
         optional(path),
         None,
+        task="The sample",
     )
     machines: tuple[int, ...] = option(
-        "numbers of machines like this one, separated by commas", integers(1), (1, 4, 16)
+        "numbers of machines like this one, separated by commas", integers(1), (1, 4, 16), task="The prediction"
     )
-    bandwidth: int = option("of the line of each machine, in bits per second: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit")
+    bandwidth: int = option(
+        "of the line of each machine, in bits per second: 100Mbit, 1Gbit",
+        bit_rate,
+        10**9,
+        "1Gbit",
+        task="The prediction",
+    )
     price: str | None = option(
         "JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month …",
         optional(path),
         None,
         "those built in",
+        task="The prediction",
     )
     sample_folder: str = option(
-        "folder for the dataset of the sample, which is kept until the next estimate", path, "estimate-sample"
+        "folder for the dataset of the sample, which is kept until the next estimate",
+        path,
+        "estimate-sample",
+        task="The sample",
     )
     sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
-    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen")
+    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen", task="The prediction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -807,8 +887,8 @@ def check_members(config: Config) -> None:
             )
     if config.output.parquet_data != "binary":
         raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
-    if several := [name for name in config.media.asked() if name in ONE_TO_MANY]:
-        raise OptionError(f"{several[0]}: a row of several URLs is one sample, and its files stay one each")
+    if splitting := config.media.splitting():
+        raise OptionError(f"{splitting[0]}: a row of several URLs is one sample, and its files stay one each")
     _check_member_options(config.media, members)
 
 
@@ -986,6 +1066,8 @@ class OptionInfo:
     shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
+    task: str  # its heading in the short help; empty: the full help alone has it
+    hints: str  # names of it in other tools
     parse: Parser
 
     @property
@@ -1008,8 +1090,8 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
-            parse = f.metadata["parse"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, parse)
+            parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
 
 
 # What is in a dataset, for the commands that find one there. A group may say so of others in its own `DECIDED`.
@@ -1022,15 +1104,16 @@ def _names_of(groups: Sequence[Any]) -> frozenset[str]:
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = [f.name for group in groups for f in dataclasses.fields(group)]
+    known = {info.name: info.hints for info in declared(groups)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))
             for decided, reason in (*own, _DECIDED):
                 if name in _names_of(decided):
                     raise OptionError(f"{name!r} cannot be given here: {reason}")
-            hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"
-            raise OptionError(f"unknown option {name!r}: {hint}")
+            as_values = [f"{info.name}={name}" for info in declared(groups) if name in info.choices]
+            hint = suggestions.question(as_values[:2]) or suggestions.for_name(str(name), known)
+            raise OptionError(f"unknown option {name!r}: {hint or 'any2ds --help=all lists the options'}")
 
 
 def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
@@ -38,21 +38,38 @@ _MOST_SHOWN = 300  # characters of a value in a message
 _LONGEST_MESSAGE = 1000  # characters; messages that quote a value and list what is possible
 
 
+Scope = Literal["", "run", "host", "splits"]
+
+
 def option(
     help: str,
     parse: Parser,
     default: Any = MISSING,
     shown: str | None = None,
+    *,
     needs: str = "",
+    off: Any = None,
+    changes_files: bool = False,
+    scope: Scope = "",
+    task: str = "",
+    hints: str = "",
 ) -> Any:
-    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
-    one without a default it is an example.
+    """A dataclass field that is an option: all that is known of it.
 
-    Without what it `needs` (see `needs.py`) the option has no effect, and is refused. The value of one whose parser is
-    `secret` is in no message, report or record.
+    help, shown: its text, and its default as text where that is no plain value; of one without a default an example
+    needs: the options without which it has no effect, and is refused (see `needs.py`)
+    off: the value that asks for no step of media; None does so always
+    changes_files: whether stored files differ from those that arrived, if it has another value than its default
+    scope: of a fetch option `host`, if it may differ by host; of a media option `run`, if it may not differ by URL
+        column, or `splits`, if it makes several samples of a file
+    task: the heading under which the short help has it; empty: it is in the full help only
+    hints: its names in other tools, separated by blanks; whoever gives one is told ours
+
+    The value of an option whose parser is `secret` is in no message, report or record.
     """
     is_secret: bool = getattr(parse, "is_secret", False)
-    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
+    known = {"needs": needs, "off": off, "changes_files": changes_files, "scope": scope, "task": task, "hints": hints}
+    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, **known}
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
@@ -596,7 +613,7 @@ def parts(kind: str) -> Parser:
 def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], bool]) -> Parser:
     def parse(value: Any) -> str:
         if not (isinstance(value, str) and is_allowed(value)):
-            hint = suggestions.for_value(str(value), allowed())
+            hint = suggestions.for_name(str(value), allowed())
             raise ValueError(f"one of {', '.join(allowed())}" + (f" ({hint})" if hint else ""))
         return str(value)
 

@@ -26,13 +26,16 @@ class WatchOptions:
         "further reporters, separated by commas: jsonl, prometheus, wandb",
         optional(parts("reporters")),
         None,
+        task="Running",
     )
     metrics_port: int | None = option(
         "port for Prometheus, which turns that reporter on; 0 for any free port",
         optional(integer(0, 65535)),
         None,
     )
-    enable_wandb: bool = option("report to Weights & Biases, like --reporters=wandb", boolean, False)
+    enable_wandb: bool = option(
+        "report to Weights & Biases, like --reporters=wandb", boolean, False, task="Running", hints="wandb"
+    )
     wandb_project: str = option("project in Weights & Biases", text, "any2ds", needs=_WANDB)
     wandb_entity: str | None = option(
         "user or team in Weights & Biases", optional(text), None, "your own", needs=_WANDB

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from any2ds.config.options import GROUPS, OVERRIDABLE, Config, declared, flat, parse_groups
+from any2ds.config.options import GROUPS, Config, flat, parse_groups
 from any2ds.core.errors import OptionError
 
 
@@ -71,10 +71,6 @@ def test_values_of_secret_options_are_not_repeated() -> None:
         with pytest.raises(OptionError) as caught:
             Config.from_options({"url_list": "-", **wrong})
         assert "hunter2" not in str(caught.value)
-
-
-def test_what_can_differ_by_host_is_an_option() -> None:
-    assert set(OVERRIDABLE) <= {info.name for info in declared()}
 
 
 def test_proxies_are_written_in_one_way() -> None:

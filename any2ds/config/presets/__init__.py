@@ -76,17 +76,16 @@ def set_by(preset: str | None) -> Mapping[str, str]:
     return dict.fromkeys(part.defaults, f"--preset={preset}") if part else {}
 
 
+def all_presets() -> dict[str, Preset]:
+    """Each preset by its name."""
+    return {name: plugins.load("presets", name) for name in plugins.names("presets")}
+
+
 def foreign_options() -> Mapping[str, str]:
     """The names that only other tools have -> the preset of which each is; the first one that has it."""
-    found: dict[str, str] = {}
-    for preset in plugins.names("presets"):
-        part: Preset = plugins.load("presets", preset)
-        for name in part.options:
-            found.setdefault(name, preset)
-    return found
+    return {option: name for name, part in reversed(all_presets().items()) for option in part.options}
 
 
 def foreign_flags() -> frozenset[str]:
     """Those that are True or False."""
-    parts: list[Preset] = [plugins.load("presets", preset) for preset in plugins.names("presets")]
-    return frozenset(name for part in parts for name, option in part.options.items() if option.is_flag)
+    return frozenset(name for part in all_presets().values() for name, option in part.options.items() if option.is_flag)

@@ -177,13 +177,11 @@ def download(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -238,8 +236,6 @@ def download(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
@@ -354,13 +350,11 @@ def download(
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
         max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
         max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
@@ -394,8 +388,6 @@ def download(
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and
@@ -424,13 +416,11 @@ def retry(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -483,8 +473,6 @@ def retry(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
 ) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, into new shards behind the others.
@@ -513,13 +501,11 @@ def retry(
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
         max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
         max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
@@ -550,8 +536,6 @@ def retry(
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the rows that were tried again. Raises UsageError if it cannot start, and IncompleteRun,
@@ -651,13 +635,11 @@ def estimate(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -712,8 +694,6 @@ def estimate(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     sample: int = 2000,
     from_dataset: str | Path | None = None,
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
@@ -831,13 +811,11 @@ def estimate(
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
         max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
         max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
@@ -871,8 +849,6 @@ def estimate(
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
     What is estimated:
         sample: rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per host_delay, for 10 s (small lists, a single host) or 30 s (default: 2000)
         from_dataset: take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its list is the default of url_list (default: None)
@@ -1067,13 +1043,11 @@ def build(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -1126,8 +1100,6 @@ def build(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
 ) -> RunReport:
     """Make the dataset of a recipe in `data_dir`/name/config/version.
@@ -1224,13 +1196,11 @@ def build(
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
         max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
         max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
         ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
@@ -1261,8 +1231,6 @@ def build(
         metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if

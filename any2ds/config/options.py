@@ -38,7 +38,6 @@ from any2ds.config.parsers import (
     choices_of,
     column_name,
     column_types,
-    cookie_file,
     encoding,
     extension,
     failure_codes,
@@ -126,7 +125,6 @@ def _all_names() -> frozenset[str]:
 # --- the options, by group ---
 
 _ON_THIS_MACHINE = ("multiprocessing", "inline")  # distributors whose workers run where the run does
-MOST_HEADER_BYTES = 300 << 10  # of one answer, interim ones (1xx) included: libcurl's own limit
 _MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
 _LEAST_SHARE = 1 << 16  # bytes of memory for each of them
 
@@ -430,12 +428,6 @@ class FetchOptions:
         "one attempt, the longest waits that the other options allow, and 30 s",
     )
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
-    max_header_bytes: int = option(
-        "an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes",
-        byte_count_up_to(MOST_HEADER_BYTES, "300KiB"),
-        MOST_HEADER_BYTES,
-        "300KiB",
-    )
     max_file_bytes: int = option(
         "bodies bigger than this, as they come over the network or decoded, fail as too_large",
         byte_count,
@@ -462,7 +454,6 @@ class FetchOptions:
         scope="host",
         hints="header",
     )
-    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None, scope="host")
     proxy: str | None = option(
         "proxy for all requests: http://, https://, socks5:// or socks5h://",
         secret(optional(proxy)),

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
-from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError, UsageError
 from any2ds.core.schemes import GUARDED, WEB
 
@@ -680,19 +679,6 @@ def metadata_formats(value: Any) -> tuple[str, ...]:
 
 
 _with_choices(metadata_formats, lambda: METADATA_FORMATS)
-
-
-@accepting("Path")
-def cookie_file(value: Any) -> str:
-    """The path of a file that has been read as cookies, so that a bad one is known before the start."""
-    wanted = "a cookie file in Netscape's format"
-    try:
-        CookieJar.read(str(value))
-    except OSError as error:
-        raise ValueError(f"{wanted}, and it cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{wanted}, and {error}") from None
-    return str(value)
 
 
 _PROXIES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")

@@ -37,12 +37,6 @@ class WatchOptions:
         "report to Weights & Biases, like --reporters=wandb", boolean, False, task="Running", hints="wandb"
     )
     wandb_project: str = option("project in Weights & Biases", text, "any2ds", needs=_WANDB)
-    wandb_entity: str | None = option(
-        "user or team in Weights & Biases", optional(text), None, "your own", needs=_WANDB
-    )
-    wandb_run_name: str | None = option(
-        "name of the run in Weights & Biases", optional(text), None, "that of the output folder", needs=_WANDB
-    )
 
     @property
     def chosen(self) -> tuple[str, ...]:

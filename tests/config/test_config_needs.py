@@ -45,8 +45,6 @@ NEEDS: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
         [{"distributor": name} for name in ("pyspark", "ray", "beam")],
     ),
     ("wandb_project", "any2ds", WANDB, [{"enable_wandb": True}, {"reporters": "wandb"}]),
-    ("wandb_entity", "us", WANDB, [{"enable_wandb": True}]),
-    ("wandb_run_name", "first", WANDB, [{"enable_wandb": True}]),
 ]
 
 # options, of which the first has no effect beside the others, and what is said

@@ -153,8 +153,7 @@ class Wandb(Reporter):
         is_inside = output.is_local and Path.cwd().is_relative_to(Path(output.path).resolve())
         return self._wandb.init(
             project=watch.wandb_project,
-            entity=watch.wandb_entity,
-            name=watch.wandb_run_name or os.environ.get("WANDB_NAME") or usual_name,
+            name=os.environ.get("WANDB_NAME") or usual_name,
             id=self._id,
             resume="allow",
             job_type=self.run.command,

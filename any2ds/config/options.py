@@ -33,8 +33,6 @@ from any2ds.config.parsers import (
     bit_rate,
     boolean,
     byte_count,
-    byte_count_or_0,
-    byte_count_up_to,
     choices_of,
     column_name,
     column_types,
@@ -42,7 +40,6 @@ from any2ds.config.parsers import (
     extension,
     failure_codes,
     flags,
-    grace,
     hash_check,
     header_value,
     headers,
@@ -68,6 +65,7 @@ from any2ds.config.parsers import (
     secret,
     separator,
     share,
+    size,
     steps,
     stores,
     text,
@@ -276,7 +274,7 @@ class OutputOptions:
     )
     row_group_bytes: int = option(
         "parquet: maximum bytes of files in a row group; reading one file reads its row group",
-        byte_count_up_to(2**30, "1GiB"),
+        size(at_most=2**30, shown="1GiB"),
         4 << 20,
         "4MiB",
         needs="output_format=parquet",
@@ -349,7 +347,7 @@ class StorageOptions:
     )
     min_free_bytes: int | None = option(
         "bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full",
-        optional(byte_count_or_0),
+        optional(size(at_least=0)),
         None,
         "256MiB, but no more than 2 % of the disk",
     )
@@ -558,7 +556,7 @@ class RunOptions:
         "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|ray|beam"
     )
     max_shard_retry: int = option("retries of a shard that failed, or whose worker process died", integer(0, 1000), 3)
-    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0)
+    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once", seconds, 10.0)
     transform_threads: int | None = option(
         "threads per process that decode and encode",
         optional(integer(1, 1024)),

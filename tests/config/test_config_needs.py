@@ -125,11 +125,11 @@ def test_a_config_file_counts_as_given(tmp_path: Path) -> None:
 
 
 def test_other_commands_have_the_same_rule(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match='ray_address has no effect without distributor="ray"'):
+    with pytest.raises(OptionError, match="ray_address has no effect without distributor=ray"):
         retry(tmp_path, ray_address="head:6379")
     with pytest.raises(OptionError, match="seed has no effect without sample"):
         verify(tmp_path, seed=1)
-    with pytest.raises(OptionError, match='open has no effect without format="html"'):
+    with pytest.raises(OptionError, match="open has no effect without format=html"):
         report(tmp_path, open=True, format="md")
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from any2ds.config.options import VerifyOptions
-from any2ds.config.signature import with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.terminal.notebook import html
@@ -134,7 +132,7 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         from rich.text import Text
 
-        texts = [Text(with_keywords(printable(line), "verify", [VerifyOptions])) for line in lines(self)]
+        texts = [Text(printable(line)) for line in lines(self)]
         texts[-1].stylize("green" if self.ok else "yellow" if self.is_incomplete else "red")
         return html(texts)
 

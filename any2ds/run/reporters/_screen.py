@@ -28,8 +28,8 @@ Sentence = Callable[[str, int], Text]
 """Makes of a line what is shown: with options as the user gives them, wrapped, and indented by so many columns."""
 
 
-def beginning(facts: Facts, phrase: Callable[[str], str]) -> Iterator[str]:
-    """What a run is going to do; `phrase` as in `ending`."""
+def beginning(facts: Facts) -> Iterator[str]:
+    """What a run is going to do."""
     folder, before = as_place(facts["output_folder"]), facts["shards_before"]
     if facts["command"] == "retry":
         yield f"any2ds retries failed rows ({', '.join(facts['options'].get('codes') or ())}) of {folder}"
@@ -41,7 +41,7 @@ def beginning(facts: Facts, phrase: Callable[[str], str]) -> Iterator[str]:
         names = shortened(", ".join(facts["columns_left_out"]), _LONGEST_NAMES)
         is_kept = facts["options"].get("caption_col")
         options = f"{'' if is_kept else '--caption_col and '}--save_additional_columns keep{'s' if is_kept else ''}"
-        yield f"not kept from the list: {names} ({phrase(f'{options} columns')})"
+        yield f"not kept from the list: {names} ({options} columns)"
 
 
 def failed(facts: Facts) -> str:
@@ -174,15 +174,14 @@ def as_place(folder: str) -> str:
     return f"{folder.rstrip('/')}/"
 
 
-def ending(facts: Facts, width: int | None, phrase: Callable[[str], str]) -> Iterator[Text]:
+def ending(facts: Facts, width: int | None) -> Iterator[Text]:
     """What became of the rows, then where the dataset is and what to do next.
 
-    Sentences are wrapped at `width`, if there is one; what is to be copied stands on one line. `phrase` has the options
-    in a sentence as the user gives them: as flags, or as keywords.
+    Sentences are wrapped at `width`, if there is one; what is to be copied stands on one line.
     """
 
     def sentence(line: str, indent: int = 0) -> Text:
-        text = wrapped(phrase(line), width - indent) if width else phrase(line)
+        text = wrapped(line, width - indent) if width else line
         return Text(textwrap.indent(text, " " * indent))
 
     yield from map(sentence, _nothing_done(facts))

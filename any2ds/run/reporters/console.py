@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from any2ds.config.options import GROUPS, RETRY_GROUPS, WatchOptions
-from any2ds.config.signature import with_keywords
+from any2ds.config.options import WatchOptions
 from any2ds.core.terminal.children import ChildOutput
 from any2ds.core.terminal.notebook import WIDTH, Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console, wrapped
@@ -37,12 +35,10 @@ class _Screen(Reporter):
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
         self._now: Facts | None = None  # the newest progress
-        groups = RETRY_GROUPS if run.command == "retry" else GROUPS
-        self._phrase = str if run.from_shell else partial(with_keywords, function=run.command, groups=groups)
 
     def report(self, event: str, facts: Facts) -> None:
         if event == "start":
-            for line in _screen.beginning(facts, self._phrase):
+            for line in _screen.beginning(facts):
                 self._say(line)
         elif event == "progress":
             self._now = facts
@@ -54,7 +50,7 @@ class _Screen(Reporter):
             self._say(_screen.stopping(facts), "yellow")
         elif event == "finish":
             self._now = None
-            self._show(*_screen.ending(facts, self.width, self._phrase))
+            self._show(*_screen.ending(facts, self.width))
 
     @property
     def width(self) -> int | None:

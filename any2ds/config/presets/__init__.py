@@ -26,6 +26,7 @@ class Preset(Protocol):
     renamed: Mapping[str, str]  # those of them that any2ds has under another name -> that name
     tolerated: frozenset[str]  # any2ds' names of options that the other tool accepts where they have no effect
     defaults: Mapping[str, Any]  # of any2ds' own options, where they differ from what these are otherwise
+    deciding: Sequence[str]  # our names of options by which it sets others
     ignores_columns_of_txt: bool  # asked for of a txt list, which has none; otherwise they are refused
     figures: Mapping[str, str]  # what the stats of a shard say as well -> what any2ds calls it
     cuts_by_file: bool  # each file of the list begins a new shard

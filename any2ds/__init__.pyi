@@ -306,7 +306,7 @@ def download(
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: file_size is the shorter side (keep_ratio), the longer one (keep_ratio_largest), or a square (needs file_size) (default: keep_ratio)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
@@ -767,7 +767,7 @@ def estimate(
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: file_size is the shorter side (keep_ratio), the longer one (keep_ratio_largest), or a square (needs file_size) (default: keep_ratio)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
@@ -1152,7 +1152,7 @@ def build(
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: file_size is the shorter side (keep_ratio), the longer one (keep_ratio_largest), or a square (needs file_size) (default: keep_ratio)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)

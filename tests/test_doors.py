@@ -16,8 +16,8 @@ LISTED = TESTS / "doors.txt"
 PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 # Values that flow from room to room, and functions of values alone: their tests need no files, sockets or clock.
 PURE = {
-    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes stats text"
-    " version",
+    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
+    " text version",
     "config": "parsers needs",
     "fetch": "policy urls host_slots engines.encodings",
     "readers": "plan formats._repair",

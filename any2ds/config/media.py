@@ -152,7 +152,7 @@ class ImageOptions:
     """What becomes of images"""
 
     resize_mode: str = option(
-        "file_size is the shorter side (keep_ratio), the longer one (keep_ratio_largest), or a square",
+        "file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border",
         one_of("keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"),
         "keep_ratio",
         needs="file_size",

@@ -490,7 +490,7 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     shown = any2ds("help", "resize_mode", cwd=tmp_path)
     assert shown.returncode == 0
     words = " ".join(shown.stdout.split())
-    assert words.startswith("Taken by download, estimate, build: --resize_mode keep_ratio: the shorter side becomes")
+    assert words.startswith("Taken by download, estimate, build: --resize_mode file_size is the shorter side")
     assert words.endswith("[keep_ratio]")
     assert any2ds("help", "resize-mode", cwd=tmp_path).stdout == shown.stdout
     assert any2ds("help", "--resize_mode", cwd=tmp_path).stdout == shown.stdout

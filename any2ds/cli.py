@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import re
@@ -15,17 +16,16 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from any2ds.config.commands import Command
     from any2ds.config.options import ParsedOptions
     from any2ds.core.reports import RunReport
-
-
-_INCOMPLETE = 3  # of a dataset that the same download command completes: nothing is damaged
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -58,162 +58,136 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(opened, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
-def _download(options: ParsedOptions) -> int:
-    from any2ds.run.start import started_ahead
-
-    with started_ahead(options):
-        from any2ds.config.options import ShareOptions
-        from any2ds.run.download import download
-        from any2ds.run.ranks import from_environment, rank_of
-
-        share = options.group(ShareOptions)
-        numbers, message = from_environment(share, os.environ)
-        if message:
-            logging.getLogger("any2ds").warning(message)
-        options = options.with_group(replace(share, **numbers))
-        report = download.run(options)
-    if rank_of(options.group(ShareOptions)) is None:  # other ranks may have stored something
-        _check_stored(report)
-    return 0
+# Command -> what runs it: a function of the package, whose `run` takes parsed options, or one of a group of options.
+_FUNCTIONS = {
+    "download": "run.download:download",
+    "retry": "run.retry:retry",
+    "estimate": "forecast.estimate:estimate",
+    "verify": "dataset.verify.verify:verify",
+    "inspect": "dataset.inspect:inspect",
+    "report": "dataset.report.report:report",
+    "card": "dataset.card.card:card",
+    "build": "recipes.build:build",
+    "new": "recipes.new:new",
+    "recipes": "recipes.listing:lines",
+    "finish": "run.finish:finish",
+}
 
 
-def _check_stored(report: RunReport) -> None:
-    """Raises NothingStored if a run has tried rows and stored none."""
+def _execute(name: str, options: ParsedOptions) -> int:
+    """Run a command and show its result; the exit code."""
+    wanted = options.groups[-1 if name == "estimate" else 0]
+    if name in _SHOWS:
+        goes_into_files = name in ("card", "estimate", "report")
+        how = {"encoding": "utf-8"} if goes_into_files else {"errors": "replace"}  # captions are in any script
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(**how)  # type: ignore[union-attr]
+    if name == "download":
+        options = _with_rank(options)
+    with _started_ahead(name, options):
+        module, _, function = _FUNCTIONS[name].partition(":")
+        function = getattr(importlib.import_module(f"any2ds.{module}"), function)
+        result: Any = function.run(options) if hasattr(function, "run") else function(wanted)
+    if name in ("download", "build"):
+        _check_stored(options, result)
+    path = "-" if name == "estimate" and wanted.format == "json" else getattr(wanted, "json", None)
+    if path:
+        _write_json(result.to_json(), path)
+    if path != "-" and name in _SHOWS:
+        _SHOWS[name](result, wanted)
+    return getattr(result, "exit_code", 0)
+
+
+def _with_rank(options: ParsedOptions) -> ParsedOptions:
+    """The options with rank and world size as Slurm, torchrun or Kubernetes say, unless they are given."""
+    from any2ds.config.options import ShareOptions
+    from any2ds.run.ranks import from_environment
+
+    share = options.group(ShareOptions)
+    numbers, message = from_environment(share, os.environ)
+    if message:
+        logging.getLogger("any2ds").warning(message)
+    return options.with_group(replace(share, **numbers))
+
+
+def _started_ahead(name: str, options: ParsedOptions) -> AbstractContextManager[Any]:
+    """The first worker process, begun before what this one needs is loaded, where there is going to be one."""
+    if name in ("download", "retry") or (name == "estimate" and options.groups[-1].from_dataset is None):
+        from any2ds.run.start import started_ahead
+
+        return started_ahead(options)
+    return contextlib.nullcontext()
+
+
+def _check_stored(options: ParsedOptions, report: RunReport) -> None:
+    """Raises NothingStored if a run has tried rows and stored none; of several ranks others may have stored some."""
+    from any2ds.config.options import ShareOptions
     from any2ds.core.errors import NothingStored
 
-    if message := report.nothing_stored:
-        raise NothingStored(message)
+    is_alone = all(group.rank is None for group in options.groups if isinstance(group, ShareOptions))
+    if is_alone and report.nothing_stored:
+        raise NothingStored(report.nothing_stored)
 
 
-def _finish(options: ParsedOptions) -> int:
-    from any2ds.run.finish import finish
-
-    completion = finish.run(options)
-    _print(_fitting(str(completion), sys.stdout))
-    return 0 if completion.is_whole else 1
-
-
-def _retry(options: ParsedOptions) -> int:
-    from any2ds.run.start import started_ahead
-
-    with started_ahead(options):
-        from any2ds.run.retry import retry
-
-        retry.run(options)
-    return 0
-
-
-def _verify(options: ParsedOptions) -> int:
+def _show_verified(report: Any, _: Any) -> None:
     from any2ds.core.errors import printable
     from any2ds.dataset.verify.report import lines
-    from any2ds.dataset.verify.verify import verify
 
-    (wanted,) = options.groups
-    report = verify.run(options)
-    if wanted.json:
-        _write_json(report.to_json(), wanted.json)
-    if wanted.json != "-":
-        _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
-    return 0 if report.ok else _INCOMPLETE if report.is_incomplete else 1
+    _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
 
 
-def _inspect(options: ParsedOptions) -> int:
+def _show_summary(summary: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.inspect import inspect
     from any2ds.dataset.screen import show
 
-    (wanted,) = options.groups
-    with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
-    summary = inspect.run(options)
-    if wanted.json:
-        _write_json(summary.to_json(), wanted.json)
-    if wanted.json != "-":
-        with standard_output() as stream:
-            show(summary, stream)
-    return 0
+    with standard_output() as stream:
+        show(summary, stream)
 
 
-def _card(options: ParsedOptions) -> int:
-    from any2ds.dataset.card.card import card
+def _show_estimate(estimate: Any, wanted: Any) -> None:
+    from any2ds.core.terminal.results import standard_output
+    from any2ds.forecast.screen import show
 
-    _print_utf8()
-    made = card.run(options)
-    _print(made.text if made.path is None else f"written to {made.path}")
-    return 0
+    if wanted.format == "md":
+        _print(estimate.to_markdown())
+        return
+    with standard_output() as stream:
+        show(estimate, stream)
 
 
-def _report(options: ParsedOptions) -> int:
+def _show_report(summary: Any, wanted: Any) -> None:
     from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
-    from any2ds.dataset.report.report import report
 
-    (wanted,) = options.groups
-    _print_utf8()
-    made = report.run(options)
-    page = f"{made.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
+    page = f"{summary.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
     if (path := wanted.output or page) != "-":
         _print(f"written to {printable(path)}")
-    return 0
 
 
-def _build(options: ParsedOptions) -> int:
-    from any2ds.recipes.build import build
+def _show_new(made: tuple[Path, list[str]], wanted: Any) -> None:
+    from any2ds.recipes.new import next_steps
 
-    _check_stored(build.run(options))
-    return 0
-
-
-def _new(options: ParsedOptions) -> int:
-    from any2ds.recipes.new import new, next_steps
-
-    (wanted,) = options.groups
-    folder, made = new(wanted)
+    folder, names = made
     steps = [_fitting(step, sys.stdout) for step in next_steps(wanted, folder)]
-    _print("\n".join([*(f"{folder}/{name}" for name in made), "next:", *steps]))
-    return 0
+    _print("\n".join([*(f"{folder}/{name}" for name in names), "next:", *steps]))
 
 
-def _recipes(options: ParsedOptions) -> int:
-    from any2ds.recipes.listing import lines
-
-    (wanted,) = options.groups
-    _print("\n".join(lines(wanted)))
-    return 0
-
-
-def _estimate(options: ParsedOptions) -> int:
-    from any2ds.config.options import EstimateOptions
-    from any2ds.run.start import started_ahead
-
-    wanted = options.group(EstimateOptions)
-    _print_utf8()
-    with started_ahead(options) if wanted.from_dataset is None else contextlib.nullcontext():
-        from any2ds.core.terminal.results import standard_output
-        from any2ds.forecast.estimate import estimate
-        from any2ds.forecast.screen import show
-
-        found = estimate.run(options)
-    if wanted.format == "json":
-        _write_json(found.to_json(), "-")
-    elif wanted.format == "md":
-        _print(found.to_markdown())
-    else:
-        with standard_output() as stream:
-            show(found, stream)
-    return 0
-
-
-def _print_utf8() -> None:
-    """Write text in any script, which most often goes into a file."""
-    with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+# Command -> what shows its result on standard output; the others have shown all while they ran.
+_SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
+    "verify": _show_verified,
+    "inspect": _show_summary,
+    "estimate": _show_estimate,
+    "report": _show_report,
+    "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
+    "new": _show_new,
+    "recipes": lambda lines, _: _print("\n".join(lines)),
+    "finish": lambda completion, _: _print(_fitting(str(completion), sys.stdout)),
+}
 
 
 def _write_json(content: Any, path: str) -> None:
     """Raises OutputError if the file cannot be written."""
     import json
-    from pathlib import Path
 
     from any2ds.core.errors import OutputError
     from any2ds.core.terminal.results import write_file
@@ -229,22 +203,6 @@ def _write_json(content: Any, path: str) -> None:
         write_file(file, text.encode())
     except OSError as error:
         raise OutputError(f"--json={path}: {error.strerror}") from error
-
-
-_RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
-    "download": _download,
-    "retry": _retry,
-    "verify": _verify,
-    "inspect": _inspect,
-    "report": _report,
-    "card": _card,
-    "finish": _finish,
-    "build": _build,
-    "new": _new,
-    "recipes": _recipes,
-    "estimate": _estimate,
-}
-"""Command -> what runs it, and returns its exit code."""
 
 
 def run(given: Sequence[str]) -> int:
@@ -263,7 +221,7 @@ def run(given: Sequence[str]) -> int:
             return 0
         options = parse_options(_completed(name, parse(arguments, command)), command.groups)
         _log_to_terminal(WatchOptions in command.groups and options.group(WatchOptions).log_format == "json")
-        return _RUNS[name](options)
+        return _execute(name, options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
         if name != "download":

@@ -116,6 +116,11 @@ class Completion:
         return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
 
     @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        return 0 if self.is_whole else 1
+
+    @property
     def is_whole(self) -> bool:
         """Whether no shard is known to be missing."""
         return self.is_known and not self.missing

@@ -120,6 +120,11 @@ class VerifyReport:
         return bool(self.findings) and not any(finding.is_damage for finding in self.findings)
 
     @property
+    def exit_code(self) -> int:
+        """Of the command: 3 for a dataset that the same download command completes, since nothing is damaged."""
+        return 0 if self.ok else 3 if self.is_incomplete else 1
+
+    @property
     def broken(self) -> tuple[int, ...]:
         """Shards that have to be made again."""
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))

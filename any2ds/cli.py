@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -82,9 +81,9 @@ def _execute(name: str, options: ParsedOptions) -> int:
         how = {"encoding": "utf-8"} if goes_into_files else {"errors": "replace"}  # captions are in any script
         with contextlib.suppress(AttributeError):
             sys.stdout.reconfigure(**how)  # type: ignore[union-attr]
-    if name == "download":
-        options = _with_rank(options)
     with _started_ahead(name, options):
+        if name == "download":
+            options = _with_rank(options)
         module, _, function = _FUNCTIONS[name].partition(":")
         function = getattr(importlib.import_module(f"any2ds.{module}"), function)
         result: Any = function.run(options) if hasattr(function, "run") else function(wanted)
@@ -208,7 +207,7 @@ def _write_json(content: Any, path: str) -> None:
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code."""
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import RunOptions, WatchOptions, parse_options
+    from any2ds.config.options import RunOptions, WatchOptions, flat, parse_options
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
@@ -239,8 +238,9 @@ def run(given: Sequence[str]) -> int:
         # What the system refuses, such as a name that is too long, is no fault of ours.
         what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
-    is_debug = _option_of(given, options, "log_level") == "debug"
-    if _option_of(given, options, "log_format") == "json":
+    shown = _as_given(arguments, command) if options is None else flat(options.groups)
+    is_debug = shown.get("log_level") == "debug"
+    if shown.get("log_format") == "json":
         from any2ds.run.reporters import jsonl
 
         extra = {"traceback": trace} if is_debug and trace else {}
@@ -259,30 +259,17 @@ def _place_of(error: BaseException) -> str:
     return f"{last.filename}:{last.lineno}"
 
 
-def _option_of(given: Sequence[str], options: ParsedOptions | None, name: str) -> Any:
-    """The value of an option; where the options could not be parsed, as the words or their config file have it."""
-    from any2ds.config.options import config_content, flat
+def _as_given(words: Sequence[str], command: Command) -> Mapping[str, Any]:
+    """The options among the words and in their config file, as text, as far as they can be read."""
+    from any2ds.config.help import option_parser
+    from any2ds.config.options import config_content
     from any2ds.core.errors import Any2dsError
 
-    if options is not None:
-        return flat(options.groups).get(name)
-    value = _last_given(given, name)
-    if value is None and (file := _last_given(given, "config")) is not None:
-        with contextlib.suppress(Any2dsError, AttributeError):  # that it cannot be read is said already
-            value = config_content(file).get(name)
-    return value
-
-
-def _last_given(given: Sequence[str], name: str) -> str | None:
-    """The last value among the words of `--name=value` or `--name value`, whatever else is wrong with them."""
-    words = _before_dashes(given)
-    values = [
-        value if equals else following
-        for word, following in zip_longest(words, words[1:], fillvalue="")
-        for option, equals, value in [word.partition("=")]
-        if option.startswith("--") and option[2:].replace("-", "_") == name
-    ]
-    return values[-1] if values else None
+    given: dict[str, Any] = {}
+    with contextlib.suppress(Any2dsError, TypeError):  # what is wrong with them is said elsewhere
+        given = vars(option_parser(command).parse_known_args(list(_normalized(_before_dashes(words), command)))[0])
+        given = {**(config_content(given["config"]) if "config" in given else {}), **given}
+    return given
 
 
 def _before_dashes(given: Sequence[str]) -> Sequence[str]:
@@ -295,7 +282,7 @@ def _page(given: Sequence[str]) -> str | None:
 
     Raises OptionError for a topic or shell that there is not.
     """
-    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.commands import COMMANDS, FIRST_WORDS
     from any2ds.core.errors import OptionError
 
     if not given or given == ["help"]:
@@ -308,7 +295,7 @@ def _page(given: Sequence[str]) -> str | None:
         topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
         words = [word for word in given if word[:1] != "-"][:1]
         topics += others if first == "help" else [word for word in words if word in FIRST_WORDS]
-        return _help(topics, _last_given(given, "preset"))
+        return _help(topics, _as_given(given, COMMANDS["download"]).get("preset"))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
@@ -374,8 +361,7 @@ def parse(words: Sequence[str], command: Command) -> dict[str, str]:
     from any2ds.core.errors import OptionError
 
     before = _before_dashes(words)
-    name = next(name for name, each in _commands().items() if each is command)
-    options, others = option_parser(name).parse_known_args(list(_normalized(before, command)))
+    options, others = option_parser(command).parse_known_args(list(_normalized(before, command)))
     given: dict[str, str] = vars(options)
     for word in others:
         if re.match(r"--?[A-Za-z]", word):
@@ -387,12 +373,6 @@ def parse(words: Sequence[str], command: Command) -> dict[str, str]:
     if twice := next((name for name in by_position if name in given), None):
         raise OptionError(f"{twice} is given twice: {by_position[twice]} and {given[twice]}")
     return by_position | given
-
-
-def _commands() -> Mapping[str, Command]:
-    from any2ds.config.commands import COMMANDS
-
-    return COMMANDS
 
 
 def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from any2ds.config import presets
-from any2ds.config.commands import COMMANDS, SHORT_NAMES
+from any2ds.config.commands import COMMANDS, SHORT_NAMES, Command
 from any2ds.config.options import OptionInfo, declared, makes_datasets
 from any2ds.config.parsers import accepted_by
 from any2ds.core.errors import OptionError
@@ -77,14 +77,14 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def option_parser(
-    name: str, everything: bool = True, preset: str | None = None, made: argparse.ArgumentParser | None = None
+    command: Command, everything: bool = True, preset: str | None = None, made: argparse.ArgumentParser | None = None
 ) -> argparse.ArgumentParser:
     """The options of a command, all or its common ones, with the defaults of a `preset`; added to those of `made`."""
-    command, chosen = COMMANDS[name], presets.find(preset)
+    chosen = presets.find(preset)
     infos = list(declared(command.groups))
     is_short = not everything and any(info.task for info in infos)
     if made is None:
-        made = OptionParser(command.usage, f"any2ds {name}: {command.summary}", _below(name))
+        made = OptionParser(command.usage, command.summary, _below(command))
     titled: dict[str, list[OptionInfo]] = {}
     for info in infos:
         titled.setdefault(info.task if is_short else info.group, []).append(info)
@@ -115,12 +115,11 @@ def _add(group: Any, info: OptionInfo, default: Any = None) -> None:
         action.complete = "file"
 
 
-def _below(name: str) -> str:
+def _below(command: Command) -> str:
     """What a page ends with."""
-    lines = (
-        ["Examples:", *(f"  {example}" for example in COMMANDS[name].examples), ""] if COMMANDS[name].examples else []
-    )
-    return "\n".join([*lines, *(_commands() if name == "download" else [])]).rstrip()
+    examples = [f"  {example}" for example in command.examples]
+    lines = ["Examples:", *examples, ""] if examples else []
+    return "\n".join([*lines, *(_commands() if command is COMMANDS["download"] else [])]).rstrip()
 
 
 def _commands() -> list[str]:
@@ -149,7 +148,7 @@ def overview() -> str:
 
 def help_text(name: str = "download", everything: bool = False, preset: str | None = None) -> str:
     """The help for a command: its common options by task, or all of them by group; with the defaults of a `preset`."""
-    return _COMPLETION if name == "completion" else option_parser(name, everything, preset).format_help()
+    return _COMPLETION if name == "completion" else option_parser(COMMANDS[name], everything, preset).format_help()
 
 
 def option_help(name: str) -> str:
@@ -195,11 +194,11 @@ def completion_script(shell: str) -> str:
     """The completion script for one of `SHELLS`: of the options of `download`, and of those of each other command."""
     import shtab
 
-    root = option_parser("download")
+    root = option_parser(COMMANDS["download"])
     commands = root.add_subparsers(prog="any2ds", parser_class=argparse.ArgumentParser)
     for name, command in COMMANDS.items():
         made = commands.add_parser(name, help=command.summary, add_help=False)
-        option_parser(name, made=made)
+        option_parser(command, made=made)
         _complete(made, command.positional)
     for name, choices in (("completion", SHELLS), ("help", (*COMMANDS, "codes"))):
         commands.add_parser(name, help=_OTHER_COMMANDS[name]).add_argument("topic", choices=choices)

@@ -132,7 +132,6 @@ def download(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -178,7 +177,6 @@ def download(
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
@@ -301,7 +299,6 @@ def download(
         unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
         unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
         unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: archives that unpack to more times their size fail as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
@@ -351,7 +348,6 @@ def download(
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
-        max_content_ratio: compressed bodies that decode to more times their bytes, and 16MiB, fail as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
@@ -417,7 +413,6 @@ def retry(
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
@@ -502,7 +497,6 @@ def retry(
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
-        max_content_ratio: compressed bodies that decode to more times their bytes, and 16MiB, fail as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
@@ -590,7 +584,6 @@ def estimate(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -636,7 +629,6 @@ def estimate(
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
@@ -762,7 +754,6 @@ def estimate(
         unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
         unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
         unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: archives that unpack to more times their size fail as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
@@ -812,7 +803,6 @@ def estimate(
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
-        max_content_ratio: compressed bodies that decode to more times their bytes, and 16MiB, fail as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
@@ -998,7 +988,6 @@ def build(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -1044,7 +1033,6 @@ def build(
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
@@ -1147,7 +1135,6 @@ def build(
         unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
         unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
         unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: archives that unpack to more times their size fail as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
@@ -1197,7 +1184,6 @@ def build(
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
-        max_content_ratio: compressed bodies that decode to more times their bytes, and 16MiB, fail as too_large (default: 200)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)

@@ -120,13 +120,6 @@ class TransformOptions:
         needs="unpack, audio_*, video_*, clip* or frame*",
         scope="run",
     )
-    unpack_max_ratio: int = option(
-        "archives that unpack to more times their size fail as unpacks_too_large",
-        integer(1),
-        200,
-        needs="unpack",
-        scope="run",
-    )
     extract_text: bool = option(
         "store the text of web pages and PDF files as .txt", boolean, False, off=False, changes_files=True
     )

@@ -383,9 +383,6 @@ class FetchOptions:
     max_file_bytes: int = option(
         "larger bodies fail as too_large", byte_count, 2**30, "1GiB", hints="max_size max_filesize"
     )
-    max_content_ratio: int = option(
-        "compressed bodies that decode to more times their bytes, and 16MiB, fail as too_large", integer(1), 200
-    )
     max_buffered_bytes: int = option(
         "bytes of memory for bodies, per process; more wait on disk", byte_count, 2**30, "1GiB"
     )

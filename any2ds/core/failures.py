@@ -154,7 +154,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_large": FailureCode(
         False,
-        "bigger than --max_file_bytes or the output format allows, or compressed more than --max_content_ratio allows",
+        "bigger than --max_file_bytes or the output format allows, or compressed more than 200 times",
         "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
     ),
     "too_many_redirects": FailureCode(
@@ -236,7 +236,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "unpacks_too_large": FailureCode(
         False,
         "an archive with more in it than the --unpack_... options allow",
-        "Raise --unpack_max_files, --unpack_max_bytes or --unpack_max_ratio if you trust the source.",
+        "Raise --unpack_max_files or --unpack_max_bytes if you trust the source.",
     ),
     "empty_archive": FailureCode(
         False,

@@ -858,7 +858,7 @@ class _Transfer:
 
     def _start_decoding(self, content_encoding: str) -> None:
         try:
-            decoder = Decoder(content_encoding, self._options.max_content_ratio)
+            decoder = Decoder(content_encoding)
             if decoder.needs_all:
                 self._late_decoder = decoder
             else:

@@ -85,7 +85,7 @@ class ArchiveTransform:
 
     def __init__(self, media: MediaOptions) -> None:
         files = media.files
-        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio)
+        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes)
 
     @staticmethod
     def unsupported(sample: Sample) -> str:

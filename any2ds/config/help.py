@@ -84,7 +84,7 @@ def option_parser(
     infos = list(declared(command.groups))
     is_short = not everything and any(info.task for info in infos)
     if made is None:
-        made = OptionParser(command.usage, command.summary, _below(command))
+        made = OptionParser(command.usage.replace("%", "%%"), command.summary, _below(command))
     titled: dict[str, list[OptionInfo]] = {}
     for info in infos:
         titled.setdefault(info.task if is_short else info.group, []).append(info)

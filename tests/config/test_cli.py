@@ -465,6 +465,13 @@ def test_help_shows_the_common_options_and_if_asked_all_of_them(tmp_path: Path) 
     assert any2ds("-V", cwd=tmp_path).stdout == any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_all_its_options(name: str) -> None:
+    page = help_text(name, everything=True)
+    assert COMMANDS[name].usage in page
+    assert {f"--{info.name}" for info in declared(COMMANDS[name].groups)} <= {*page.replace(",", " ").split()}
+
+
 def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> None:
     asked = [["help", "retry"], ["retry", "--help"], ["retry", "-h"], ["--help", "retry"], ["--help=retry"]]
     shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}

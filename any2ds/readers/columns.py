@@ -19,8 +19,9 @@ from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.readers.bad_rows import misfit
 from any2ds.readers.casts import cast_each, decoded, is_view, storable
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._paths import EACH, NUMBER, list_of, path_to_text
+from any2ds.readers.formats._paths import path_to_text
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_line, to_text
+from any2ds.readers.paths import EACH, NUMBER, list_of
 
 ALL = "*"
 RENAMED = "list_"

@@ -28,9 +28,10 @@ from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionEr
 from any2ds.readers import compressed
 from any2ds.readers.contract import AS_USUAL, Columns, Form
 from any2ds.readers.formats._objects import Group, object_batches
-from any2ds.readers.formats._paths import flat_batches, list_of, names_with_paths
+from any2ds.readers.formats._paths import flat_batches, names_with_paths
 from any2ds.readers.formats._repair import without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, is_text_or_binary, names_to_read, one_line, sliced
+from any2ds.readers.paths import list_of
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import lists
 from any2ds.storage.lists import InputFile

@@ -33,9 +33,9 @@ from any2ds.readers.columns import (
 )
 from any2ds.readers.contract import Columns
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
-from any2ds.readers.formats._paths import list_of
 from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.paths import list_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.readers.urls import TEMPLATE, UrlRules, has_references
 from any2ds.storage.lists import InputFile, stamps

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from any2ds.config.command_line import flag
 from any2ds.core.errors import ReadError
 from any2ds.readers.bad_rows import MOST_LEADING, shown
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._paths import flat_objects, list_of, path_of, path_to_text
+from any2ds.readers.formats._paths import flat_objects, path_to_text
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, require, sliced
 from any2ds.readers.formats._typed import Block, Reasons, typed
+from any2ds.readers.paths import list_of, path_of
 
 LONGEST_LINE = 2**24  # bytes; as Python values they take up to 25 times as much
 TOO_LONG = f"of over {LONGEST_LINE >> 20} MiB"
@@ -139,7 +140,7 @@ def _no_url(column: str, value: Any) -> str:
         path = "" if _is_deep(value) else path_to_text(column, pa.array([value]).type)
     except _MISFIT:
         path = ""
-    return f"{shown(value)} is no URL" + (f"; {flag('url_col', path)} reads those in it" if path else "")
+    return f"{shown(value)} is no URL" + (f"; {shlex.quote(f'--url_col={path}')} reads those in it" if path else "")
 
 
 def _places(word: str, numbers: Sequence[int]) -> Callable[[int], str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
 from any2ds.core.signatures import type_by_signature
 from any2ds.readers.contract import AS_USUAL, Columns, Form
-from any2ds.readers.formats._paths import NUMBER
+from any2ds.readers.paths import NUMBER
 
 BATCH_ROWS = 65536
 BATCH_BYTES = 2**24  # of the values of a batch

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
 from any2ds.readers.contract import AS_USUAL, Columns, Form
-from any2ds.readers.formats._paths import flat_batches, list_of, names_with_paths, roots
+from any2ds.readers.formats._paths import flat_batches, names_with_paths, roots
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, names_to_read, one_line, sliced
+from any2ds.readers.paths import list_of
 
 # Rows that are decoded at once. The file's own figures do not tell how large these are: all may refer to one value of
 # 60 KB in a dictionary. A column that is compressed beyond all measure may have larger values.

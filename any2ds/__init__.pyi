@@ -180,6 +180,7 @@ def download(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -260,10 +261,10 @@ def download(
         url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
         default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
         unescape_html: turn &amp; and the like in URLs into characters (default: False)
-        url_col: column of the URLs; image:image_url,mask:mask_url for rows with several (default: url)
+        url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
         require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
         caption_col: column of the captions (default: None)
-        save_additional_columns: columns to carry into the metadata (default: None)
+        save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
         limit: the first N rows only; the same command without it makes the rest (default: all)
         shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
         column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
@@ -351,6 +352,7 @@ def download(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
@@ -416,6 +418,7 @@ def retry(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -500,6 +503,7 @@ def retry(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
@@ -632,6 +636,7 @@ def estimate(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -715,10 +720,10 @@ def estimate(
         url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
         default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
         unescape_html: turn &amp; and the like in URLs into characters (default: False)
-        url_col: column of the URLs; image:image_url,mask:mask_url for rows with several (default: url)
+        url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
         require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
         caption_col: column of the captions (default: None)
-        save_additional_columns: columns to carry into the metadata (default: None)
+        save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
         limit: the first N rows only; the same command without it makes the rest (default: all)
         shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
         column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
@@ -806,6 +811,7 @@ def estimate(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
@@ -1036,6 +1042,7 @@ def build(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -1187,6 +1194,7 @@ def build(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)

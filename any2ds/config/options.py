@@ -173,7 +173,7 @@ class InputOptions:
     )
     unescape_html: bool = option("turn &amp; and the like in URLs into characters", boolean, False)
     url_col: str = option(
-        "column of the URLs; image:image_url,mask:mask_url for rows with several",
+        "column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several",
         url_columns,
         "url",
         task="The list",
@@ -186,7 +186,11 @@ class InputOptions:
         "column of the captions", optional(text), None, task="The list", hints="caption text_col"
     )
     save_additional_columns: tuple[str, ...] | None = option(
-        "columns to carry into the metadata", optional(names), None, task="The list", hints="keep_columns extra_columns"
+        "columns to carry into the metadata; id,width:original_width renames; '*' is all",
+        optional(names),
+        None,
+        task="The list",
+        hints="keep_columns extra_columns",
     )
     limit: int | None = option(
         "the first N rows only; the same command without it makes the rest",
@@ -396,6 +400,7 @@ class FetchOptions:
         scope="host",
         hints="header",
     )
+    referer_col: str | None = option("column with the page of each file, sent as its Referer", optional(text), None)
     proxy: str | None = option(
         "proxy for all requests: http://, https://, socks5:// or socks5h://",
         secret(optional(proxy)),
@@ -703,7 +708,9 @@ class Config:
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
         _check_columns_of_steps(config)
         check_members(config)
-        config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
+        config = dataclasses.replace(
+            config, input=_with_columns(config.input, [*config.media.step_columns, config.fetch.referer_col])
+        )
         _check_data_column(config)
         return config
 
@@ -814,7 +821,7 @@ def _check_columns_of_steps(config: Config) -> None:
 
 
 def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
-    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    """Columns that steps and requests take are carried like the additional ones: a retry finds them in the metadata."""
     carried = input.save_additional_columns or ()
     missing = [name for name in columns if name is not None and name not in carried]
     return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input

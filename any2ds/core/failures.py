@@ -160,7 +160,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "too_many_redirects": FailureCode(
         False,
         "redirected more often than --max_redirects",
-        "Raise --max_redirects; a site that requires cookies (--headers='Cookie: a=b') may redirect in circles.",
+        "Raise --max_redirects; a site that requires cookies may redirect in circles.",
     ),
     "bad_redirect": FailureCode(
         False,

@@ -207,11 +207,11 @@ def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, caps
         first, second, *_ = capsys.readouterr().err.splitlines()
         assert first == f"any2ds writes to {out}/"
         names = ", ".join(["caption", *(f"c{n}" for n in range(10))])
-        assert second == f"not kept from the list: {names} (caption_col and save_additional_columns keep columns)"
+        assert second == f"not kept from the list: {names} (--caption_col and --save_additional_columns keep columns)"
         download(rows, **how)  # all of it is there: its columns cannot change
         assert "not kept" not in capsys.readouterr().err
         download(rows, **{**how, "caption_col": "caption", "output_folder": str(tmp_path / "captions")})
-        assert "c8, c9 (save_additional_columns keeps columns)\n" in capsys.readouterr().err
+        assert "c8, c9 (--save_additional_columns keeps columns)\n" in capsys.readouterr().err
         everything = {"caption_col": "caption", "save_additional_columns": [f"c{n}" for n in range(10)]}
         download(rows, **{**how, **everything, "output_folder": str(tmp_path / "other")})
         assert "not kept" not in capsys.readouterr().err

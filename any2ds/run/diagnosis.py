@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
+from any2ds.core.metrics import HostLoad, Wait, WorkerMetrics
 from any2ds.core.text import rows, size
 
 _LEAST = 2.0  # seconds, of all workers together; less says nothing yet
@@ -56,8 +56,8 @@ def verdict(
     hosts: Sequence[HostLoad] = (),
     is_list_read: bool = False,
     can_shuffle: bool = False,
-) -> Verdict | None:
-    """What limits now; None if there is too little to say.
+) -> tuple[str, str] | None:
+    """What limits now, and the message for a person; None if there is too little to say.
 
     `metrics` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
     with `is_list_read` the workers have all rows of the list; `can_shuffle` if they come in its order.
@@ -85,7 +85,7 @@ def verdict(
         worst_host=f", most for {hosts[0].name} ({rows(hosts[0].waiting)}: {hosts[0].why})" if hosts else "",
     )
     is_thread_count = limit == "answers" and not load.adapts
-    return Verdict("nothing" if is_thread_count else limit, message)
+    return "nothing" if is_thread_count else limit, message
 
 
 class _Load:

@@ -126,7 +126,7 @@ class DatasetRun:
         ):
             plan = new_plan()
             shard_list.finished_before = plan.finished
-            info = replace(self.info, finished=plan.finished, stored_exts=shard_list.stored_exts)
+            info = replace(self.info, finished=plan.finished)
             last_report.total = self._run(info, plan, lock, self._worker(lock), shard_list)
         return last_report.total
 
@@ -162,7 +162,6 @@ class DatasetRun:
         shard_list: ShardListFile | None = None,
     ) -> RunReport:
         running = self.config.run
-        begin, on_shard = (shard_list.begin, shard_list.on_shard) if shard_list is not None else (None, None)
-        watching = Reporters(self.config.watch, info, running.quiet, self.more, on_shard)
-        ledger = Ledger(plan, lock, running.max_shard_retry, begin)
+        watching = Reporters(self.config.watch, info, running.quiet, self.more)
+        ledger = Ledger(plan, lock, running.max_shard_retry, shard_list)
         return run(worker, self.distributor, watching, ledger, running.grace)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from any2ds.core.errors import DamagedShard, ReadError, shard_count
 from any2ds.core.reports import Event, IncompleteRun, Progress, RunReport, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
+from any2ds.dataset.shard_list_file import ShardListFile
 from any2ds.run.monitor import Outlook
 from any2ds.storage.lock.lease import RunLock
 
@@ -43,17 +44,11 @@ class Ledger:
     Jobs are pulled in whatever thread the distributor uses; everything else happens in the thread that runs it.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        lock: RunLock,
-        max_retry: int,
-        before_job: Callable[[ShardJob], None] | None = None,
-    ) -> None:
-        """`before_job` is called with each job of the plan before a worker gets it."""
+    def __init__(self, plan: Plan, lock: RunLock, max_retry: int, shard_list: ShardListFile | None = None) -> None:
+        """`shard_list` is told of each job before a worker gets it, and of each shard that is made."""
         self.plan = plan
         self.check_lock = lock.check  # raises LockLost once another run has taken over the folder
-        self._max_retry, self._before_job = max_retry, before_job
+        self._max_retry, self._shard_list = max_retry, shard_list
         self._started = time.monotonic()
         self._total = RunReport()  # of the finished shards
         self._problem: ReadError | DamagedShard | None = None  # why the plan broke off
@@ -96,8 +91,8 @@ class Ledger:
     def _planned(self) -> Iterator[ShardJob]:
         try:
             for job in self.plan.jobs():
-                if self._before_job is not None:
-                    self._before_job(job)
+                if self._shard_list is not None:
+                    self._shard_list.begin()
                 with self._lock:
                     if self._kept + len(job.rows) <= _MOST_KEPT:
                         self._kept += len(job.rows)
@@ -123,6 +118,8 @@ class Ledger:
             self._forget(event.shard_id)
             self._made += 1
             self._total += event
+            if self._shard_list is not None:
+                self._shard_list.on_shard(event)
             return event
         log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
         job = self._jobs.get(event.shard_id)

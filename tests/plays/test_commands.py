@@ -229,12 +229,6 @@ def test_columns_that_are_not_kept_are_named() -> None:
     assert log[0]["columns_left_out"] == ["licence"]
 
 
-def test_options_without_effect_are_named_in_the_end() -> None:
-    log = Play({"a.txt": "ok"}, file_size=16).run(log_format="json").log
-    (finish,) = [line for line in log if line["event"] == "finish"]
-    assert [name.strip("-") for name in finish["unused_options"]] == ["file_size"]
-
-
 # --- config files ---
 
 

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
 from any2ds.config.options import Config
-from any2ds.core.metrics import Verdict
 from any2ds.core.samples import Sample
 from any2ds.fetch.policy import breaker
 from any2ds.run.download import make_dataset
@@ -23,6 +22,13 @@ from tests.support.dns import serve_dns
 from tests.support.s3 import enter, serve_buckets
 
 BODY = b"some text, and more of it\n" * 400
+
+
+class Verdict(NamedTuple):
+    """What limits a run, and the message for a person."""
+
+    limit: str
+    message: str
 
 
 class Recorder(Reporter):

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ import any2ds
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import Snapshot, WorkerMetrics
+from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.processes import child_process, resources
 from any2ds.core.reports import Event, Progress, RunReport, ShardReport
 from any2ds.core.rows import ShardJob
@@ -39,7 +40,7 @@ class Watched:
     def __init__(self, server: Server, folder: Path) -> None:
         self.server, self.folder = server, folder
         self.seen: list[Event] = []
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[Any] = []
 
     @property
     def metrics(self) -> list[WorkerMetrics]:
@@ -74,18 +75,19 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     with serve(site, {"twice.txt": ["503", "ok"], "later.txt": ["503", "ok"]}) as server:
         (site / "twice.txt").write_bytes(b"more text")
         found = Watched(server, tmp_path)
-        take, snapshot = Monitor.take, Monitor.snapshot
+        take, snapshot = Monitor.take, Monitor.progress
 
         def taken(self: Monitor, event: Event) -> None:
             found.seen.append(event)
             take(self, event)
 
-        def shown(self: Monitor) -> Snapshot:
-            found.snapshots.append(snapshot(self))
-            return found.snapshots[-1]
+        def shown(self: Monitor) -> Any:
+            facts = snapshot(self)
+            found.snapshots.append(SimpleNamespace(**facts))
+            return facts
 
         monkeypatch.setattr(Monitor, "take", taken)
-        monkeypatch.setattr(Monitor, "snapshot", shown)
+        monkeypatch.setattr(Monitor, "progress", shown)
         yield found
 
 

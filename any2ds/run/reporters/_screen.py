@@ -249,18 +249,14 @@ def _figures(facts: Facts) -> Iterator[str]:
             yield f"{member.name}: {member.text}"
     for reason, count in facts["not_processed"].items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
-    unused = facts["unused_options"]
-    for kinds in dict.fromkeys(unused.values()):
-        options = ", ".join(option for option in unused if unused[option] == kinds)
-        yield f"{options} changed nothing: no {kinds} was among the files"
 
 
 def _types(facts: Facts) -> Iterator[str]:
     """What the stored files are: pages of HTML are no failures, and no images."""
     shown = [f"{files:,} {name}" for name, files in facts["types"].items()]
     more = [f"{len(shown) - _MOST_TYPES:,} more types"] if len(shown) > _MOST_TYPES else []
-    where = "types in the whole dataset" if facts["types_of_all"] else "types"
-    yield f"{where}: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
+    if facts["outcomes"]:
+        yield f"types: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
 
 
 def _shards(facts: Facts) -> Iterator[str]:
@@ -292,6 +288,5 @@ def _next_steps(facts: Facts) -> dict[str, str | None]:
         "to load": facts["load"],
         "to load without any2ds": "the files that .any2ds/shards lists" if is_long else pattern,
         "to look at": facts["report"],
-        "to look at what is finished": facts["report_command"],
         f"to retry what may work now ({row_count(facts['retryable_rows'])})": facts["retry"],
     }

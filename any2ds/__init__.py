@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from any2ds.recipes.info import Info
     from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
     from any2ds.run.download import download
-    from any2ds.run.finish import finish
     from any2ds.run.retry import retry
     from any2ds.writers.example_records import parse_example
 
@@ -72,7 +71,6 @@ __all__ = [
     "card",
     "download",
     "estimate",
-    "finish",
     "inspect",
     "load",
     "parse_bool",
@@ -95,7 +93,6 @@ _COMMANDS = {
     "card": "dataset.card.card",
     "download": "run.download",
     "estimate": "forecast.estimate",
-    "finish": "run.finish",
     "inspect": "dataset.inspect",
     "load": "dataset.load.load",
     "parse_example": "writers.example_records",

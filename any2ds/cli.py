@@ -72,7 +72,7 @@ def _download(options: ParsedOptions) -> int:
             logging.getLogger("any2ds").warning(message)
         options = options.with_group(replace(share, **numbers))
         report = download.run(options)
-    if rank_of(options.group(ShareOptions)) is None:  # other ranks may have stored something
+    if rank_of(options.group(ShareOptions)).is_alone:  # other ranks may have stored something
         _check_stored(report)
     return 0
 
@@ -83,14 +83,6 @@ def _check_stored(report: RunReport) -> None:
 
     if message := report.nothing_stored:
         raise NothingStored(message)
-
-
-def _finish(options: ParsedOptions) -> int:
-    from any2ds.run.finish import finish
-
-    completion = finish.run(options)
-    _print(_fitting(str(completion), sys.stdout))
-    return 0 if completion.is_whole else 1
 
 
 def _retry(options: ParsedOptions) -> int:
@@ -238,7 +230,6 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "inspect": _inspect,
     "report": _report,
     "card": _card,
-    "finish": _finish,
     "build": _build,
     "new": _new,
     "recipes": _recipes,

@@ -33,7 +33,7 @@ from any2ds.run.session import (
     refuse_clashes,
     run_info,
 )
-from any2ds.run.user_files import refuse_lists_in_the_way
+from any2ds.run.user_files import ShardNames, refuse_lists
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import RunLock
 from any2ds.storage.lock.run_lock import locked
@@ -77,14 +77,14 @@ def make_dataset(
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config, config.to_options())
-        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
+        info = replace(info, member="" if rank.is_alone else rank.name, left_out=source.left_out)
         check_private(output, config.run)
         making = DatasetRun(config, output, distributor, info, new_fetcher, tuple(more))
 
         def new_plan() -> ShardPlan:
             return ShardPlan(config, source, output, prepare(config, source, output))
 
-        return making.make(new_plan) if rank is None else making.make_share(rank, new_plan)
+        return making.make(new_plan) if rank.is_alone else making.make_share(rank, new_plan)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     try:
         refuse_clashes(config, steps, source.schema.names)
         check_user_steps(config)
-        refuse_lists_in_the_way(config, output, source)
+        refuse_lists(output, source.input_files, ShardNames.of(config.to_options()))
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it

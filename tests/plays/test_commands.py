@@ -12,7 +12,7 @@ import any2ds
 from tests.support.play import ROOT, Play, Row
 
 COMMANDS = (
-    "download retry estimate verify inspect report card build new recipes finish completion".split()  # noqa: SIM905
+    "download retry estimate verify inspect report card build new recipes completion".split()  # noqa: SIM905
 )
 
 

@@ -1,9 +1,8 @@
 """What is told of a run while it goes on, and in the stats of its shards, agrees with what it did."""
 
-import gzip
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds.config.options import Config, InputOptions
+from any2ds.config.options import Config
 from any2ds.core.errors import BrokenStep
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import WorkerMetrics
@@ -24,10 +23,9 @@ from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
 from any2ds.distributors import _process
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.readers.sources import Source
 from any2ds.run.monitor import Monitor
 from any2ds.testing.server import Server, serve
-from any2ds.worker import open_shards, worker_metrics
+from any2ds.worker import worker_metrics
 from any2ds.worker.worker import ShardWorker
 from tests.support.stuck import StuckFetchers
 
@@ -89,30 +87,6 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
         monkeypatch.setattr(Monitor, "take", taken)
         monkeypatch.setattr(Monitor, "progress", shown)
         yield found
-
-
-@pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
-def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        open_shards, "_PROGRESS_SECONDS", 0.0
-    )  # in this process: else it may be over before it is asked
-    rows = watched.rows(["a.txt"] * 70 + ["missing.txt"] * 30)
-    options: dict[str, Any] = {"processes_count": 2, "number_sample_per_shard": 20, "thread_count": 256}
-    report = watched.download(rows, distributor=distributor, **options)
-    assert watched.reported == {"success": 70, "http_404": 30} == report.status_dict
-    assert sum(each.attempts for each in watched.metrics) == report.attempts == 100
-    assert sum(sum(each.latencies.values()) for each in watched.metrics) == 70
-    assert sum(each.received for each in watched.metrics) >= report.bytes == 70 * len(b"some text")
-    for each in watched.metrics:
-        assert sum(each.waits.values()) == pytest.approx(each.seconds)
-        assert min(each.waits.values()) >= 0
-        assert each.memory > 0
-        assert each.window in (0, 256)
-    assert distributor != "inline" or max(each.window for each in watched.metrics) == 256
-    last = watched.snapshots[-1]
-    assert last.outcomes == report.status_dict
-    assert (last.shards_done, last.shards_open, last.share, last.total_rows, last.eta) == (5, 0, 1.0, 100, 0.0)
-    assert last.memory > max(each.memory for each in watched.metrics) / 2
 
 
 def test_a_process_that_dies_leaves_no_rows_that_are_counted_twice(watched: Watched, tmp_path: Path) -> None:
@@ -235,31 +209,6 @@ def test_rows_of_a_fetcher_that_was_stuck_are_counted_once(watched: Watched) -> 
 
 
 # --- the list ---
-
-
-def test_the_rows_of_a_list_are_known_where_it_tells(tmp_path: Path) -> None:
-    urls = [f"http://h/{number}" for number in range(500)]
-    pq.write_table(pa.table({"url": urls}), tmp_path / "l.parquet")
-    for given in (str(tmp_path / "l.parquet"), urls, [{"url": url} for url in urls], pa.table({"url": urls})):
-        with Source(InputOptions(url_list=given)) as source:
-            assert source.rows == 500
-
-
-@pytest.mark.parametrize(("name", "opened"), [("l.txt", open), ("l.txt.gz", gzip.open)], ids=["plain", "compressed"])
-def test_of_other_lists_the_share_is_known_that_was_read(tmp_path: Path, name: str, opened: Callable[..., Any]) -> None:
-    for part in range(2):
-        with opened(tmp_path / f"{part}{name}", "wb") as file:
-            for number in range(60_000):
-                file.write(f"http://host{os.urandom(4).hex()}/{part}/{number}\n".encode())
-    with Source(InputOptions(url_list=[str(tmp_path / f"{part}{name}") for part in range(2)])) as source:
-        seen = []
-        for batch in source.batches():
-            seen.append(batch.num_rows)
-            if sum(seen) < 120_000:
-                assert source.rows is None
-            assert source.share_of(sum(seen)) == pytest.approx(sum(seen) / 120_000, abs=0.15)
-            assert source.share_of(sum(seen) // 2) == pytest.approx(sum(seen) / 240_000, abs=0.15)
-        assert source.rows == sum(seen) == 120_000
 
 
 # --- one process ---

@@ -16,7 +16,7 @@ from any2ds.storage.folders import OutputFolder
 class RunInfo:
     """What reporters know of a run before it begins."""
 
-    command: Literal["download", "retry", "finish"]
+    command: Literal["download", "retry"]
     output: OutputFolder
     options: Mapping[str, Any]  # given and default ones, without secrets
     storage: StorageOptions

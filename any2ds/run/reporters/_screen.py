@@ -275,7 +275,7 @@ def _shards(facts: Facts) -> Iterator[str]:
         yield f"{first}: the same command without --limit makes the rest"
     if facts["shards_of_others"]:
         are = shard_count(facts["shards_of_others"], "is", "are")
-        yield f"{are} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"
+        yield f"{are} left to others; the last of them writes the files about the whole dataset"
     elif facts["shards_of_others"] == 0:
         yield "all shards of the list are there: the dataset is complete"
 

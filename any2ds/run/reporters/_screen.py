@@ -17,8 +17,7 @@ from any2ds.run.reporters._contract import Facts
 from any2ds.run.reporters._facts import shortened
 
 _LONGEST_NAMES = 200  # characters of the columns that are named
-_MOST_FAILURES, _MOST_HOSTS = 5, 3  # that the live lines name
-_HOST_LENGTH, _WHY_LENGTH = 40, 60  # characters of a host's name, and of what it said
+_MOST_FAILURES = 5  # that the live lines name
 _BAR, _SHORTEST_BAR = 40, 8  # columns
 _MOST_EXPLAINED = 12  # outcomes at the end, the most frequent
 _MOST_TYPES = 8  # that are named
@@ -110,7 +109,6 @@ def _groups(facts: Facts, first: str) -> Iterator[tuple[str, list[str]]]:
     ]
     yield "", [piece for piece in figures if piece]
     yield "yellow", _failures(facts)
-    yield "", _hosts(facts)
     yield "cyan", [printable(facts["limit_words"])] if facts["limit_words"] else []
 
 
@@ -148,16 +146,6 @@ def _failures(facts: Facts) -> list[str]:
     others = sum(rows for _, rows in failed[_MOST_FAILURES:])
     pieces = [f"{code} {rows:,}" for code, rows in [*failed[:_MOST_FAILURES], ("others", others)] if rows]
     return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
-
-
-def _hosts(facts: Facts) -> list[str]:
-    pieces = [
-        f"{shortened(host['name'], _HOST_LENGTH)} {host['waiting']:,}"
-        + (f" ({shortened(host['why'], _WHY_LENGTH)})" if host["why"] else "")
-        for host in facts["hosts"][:_MOST_HOSTS]
-        if host["waiting"]
-    ]
-    return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
 
 
 def _joined(pieces: Sequence[str], columns: int) -> list[str]:

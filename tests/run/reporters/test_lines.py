@@ -64,7 +64,7 @@ def test_a_plain_line_has_all_that_is_known() -> None:
     assert plain(now) == (
         "0:01:05, 10 min left: 100 of 1,000 rows (10.0%), 1.5 stored/s, 2 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
         "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
-        "failed: http_404 6, dns 3; rows wait for a.example 7 (429); limited by DNS"
+        "failed: http_404 6, dns 3; limited by DNS"
     )
     assert "50 of 50 in flight, 9 slow ones, " in plain({**now, "in_flight": 59, "window": 50})
     assert "left" not in plain({**now, "share": 1.0, "eta": 0.0})
@@ -237,6 +237,5 @@ print(json.dumps([[cell["outputs"] for cell in notebook.cells], seen]))
     assert "any2ds.retry('out', processes_count=1)" in words
     assert "\x1b" not in words
     assert messages.count("update_display_data") >= 2
-    (shown, result) = second
-    assert shown["data"]["text/plain"].startswith("1 of 1 shard checked (100.0%)")
+    (result,) = second
     assert result["data"]["text/plain"] == "True"

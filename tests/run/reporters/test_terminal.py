@@ -40,7 +40,6 @@ def snapshot(**more):
         received=2 * 10**9, attempts=10_500, successes_per_second=140.2, attempts_per_second=160, rows_per_second=150,
         bytes_per_second=31e6, in_flight=200, window=256, queued=40, workers=2, memory=800 * 10**6, shards_open=3,
         shards_done=9, total_rows=40_000, share=0.25, eta=195.0,
-        hosts=[{"name": "slow.example.org", "waiting": 1200, "why": "429, asked every 4 s"}],
         limit_words="limited by hosts: 60% of rows wait for slow.example.org"), **more})
 
 folder = sys.argv[1] if len(sys.argv) > 1 else "/tmp/does-not-matter"
@@ -72,7 +71,7 @@ def test_a_run_is_shown_in_a_few_lines_which_leave_nothing_behind(terminal: Call
     shown = seen.until(lambda shown: verdict in sentences(shown))
     live = [line for line in shown if not line.startswith("any2ds")]
     words = "\n".join(live)
-    assert 5 <= len([line for line in live if line]) <= (8 if columns >= 80 else 14)
+    assert 4 <= len([line for line in live if line]) <= (8 if columns >= 80 else 14)
     assert " 10,000 of 40,000 rows" in words
     assert "25.0%" in words
     for figure in ("3 min left", "140 stored/s", "160 attempts/s", "31.0 MB/s", "200 of 256 in flight"):
@@ -80,7 +79,6 @@ def test_a_run_is_shown_in_a_few_lines_which_leave_nothing_behind(terminal: Call
     for figure in ("9,000 stored (90.0%)", "3 open, 9 done", "800.0 MB memory", "0:01:05", "dns 150"):
         assert figure in words
     assert "failed: http_404 800" in words
-    assert "slow.example.org 1,200 (429, asked every 4 s)" in sentences(shown)
     if columns >= 80:
         assert "━" in words
     seen.tell()
@@ -268,11 +266,9 @@ def test_characters_that_a_terminal_cannot_show_are_not_used(terminal: Callable[
     assert seen.raw.isascii()
 
 
-def test_names_of_hosts_and_words_of_servers_are_short_and_harmless(terminal: Callable[..., Any]) -> None:
+def test_words_of_servers_are_harmless(terminal: Callable[..., Any]) -> None:
     code = """
-evil = "\\x1b]0;title\\x07" + "a" * 300 + ".example"
-reporter.on_progress(snapshot(hosts=[{"name": evil, "waiting": 5, "why": "said \\r\\n\\x1b[2J" + "b" * 300}],
-    limit_words="limited by \\x1b[2J" + "c" * 500))
+reporter.on_progress(snapshot(limit_words="limited by \\x1b]0;title\\x07 \\r\\n\\x1b[2J" + "c" * 500))
 wait()
 """
     seen = terminal(STORY + code, 120)

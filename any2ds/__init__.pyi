@@ -181,6 +181,7 @@ def download(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -358,6 +359,7 @@ def download(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -428,6 +430,7 @@ def retry(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -517,6 +520,7 @@ def retry(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -655,6 +659,7 @@ def estimate(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -835,6 +840,7 @@ def estimate(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -1071,6 +1077,7 @@ def build(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -1228,6 +1235,7 @@ def build(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)

@@ -417,6 +417,9 @@ class FetchOptions:
     headers: tuple[str, ...] | None = option(
         "further request headers: 'Referer: https://a, X-Key: b'", secret(optional(headers)), None
     )
+    referer_col: str | None = option(
+        "column of the list with the page of each file, which is sent as its Referer", optional(text), None
+    )
     cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
     proxy: str | None = option(
         "proxy for all requests: http://, https://, socks5:// or socks5h://", secret(optional(proxy)), None
@@ -721,7 +724,9 @@ class Config:
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
         _check_columns_of_steps(config)
         check_members(config)
-        config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
+        config = dataclasses.replace(
+            config, input=_with_columns(config.input, [*config.media.step_columns, config.fetch.referer_col])
+        )
         _check_data_column(config)
         return config
 
@@ -832,7 +837,7 @@ def _check_columns_of_steps(config: Config) -> None:
 
 
 def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
-    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    """Columns that steps and requests take are carried like the additional ones: a retry finds them in the metadata."""
     carried = input.save_additional_columns or ()
     missing = [name for name in columns if name is not None and name not in carried]
     return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input

@@ -15,7 +15,7 @@ from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError, ReadError
 from any2ds.core.members import URL, Members, column, columns_of
-from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
+from any2ds.core.metadata import EXPECTED_HASH, HASHES, RENAMED, reserved_columns
 from any2ds.readers.bad_rows import misfit
 from any2ds.readers.casts import cast_each, decoded, is_view, storable
 from any2ds.readers.contract import Columns
@@ -24,8 +24,6 @@ from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_
 from any2ds.readers.paths import EACH, NUMBER, list_of
 
 ALL = "*"
-RENAMED = "list_"
-"""Before the name of a column of the list that any2ds writes itself."""
 
 _WORDS_FOR_URLS = {"url", "urls", "uri", "link", "links", "href", "src"}
 _LONGEST_NAME = 100  # characters of the name of a column that is worth to be repeated

@@ -19,11 +19,10 @@ from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
 from any2ds.core.errors import InputError, MissingColumns, OptionError, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
-from any2ds.core.metadata import HASHES
+from any2ds.core.metadata import HASHES, RENAMED
 from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
 from any2ds.readers.columns import (
     ALL,
-    RENAMED,
     cast_rows,
     check_types,
     hash_sources,

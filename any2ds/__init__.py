@@ -30,7 +30,6 @@ _PUBLIC = {
     "recipes.info": "Info",
     "recipes.recipe": "Recipe RecipeConfig UrlRows",
     "run.download": "download",
-    "run.finish": "finish",
     "run.retry": "retry",
     "writers.example_records": "parse_example",
 }

@@ -40,7 +40,6 @@ from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
 from any2ds.recipes.recipe import UrlRows as UrlRows
-from any2ds.run.ranks import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [
@@ -70,7 +69,6 @@ __all__ = [
     "card",
     "download",
     "estimate",
-    "finish",
     "inspect",
     "load",
     "parse_bool",
@@ -1229,20 +1227,3 @@ def build(
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
     shards could not be written."""
-
-def finish(
-    output_folder: str | Path,
-    *,
-    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    report: bool = True,
-    config: str | Path | None = None,
-) -> Completion:
-    """Write the files about a dataset as a whole, which the last of several runs writes if all of them end.
-
-    Which dataset:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
-        report: write report.html into the folder (default: True)
-        config: YAML or JSON file with any of these; what is given here wins
-
-    Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it."""

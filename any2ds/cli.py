@@ -69,7 +69,6 @@ _FUNCTIONS = {
     "build": "recipes.build:build",
     "new": "recipes.new:new",
     "recipes": "recipes.listing:lines",
-    "finish": "run.finish:finish",
 }
 
 
@@ -180,7 +179,6 @@ _SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
     "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
     "new": _show_new,
     "recipes": lambda lines, _: _print("\n".join(lines)),
-    "finish": lambda completion, _: _print(_fitting(str(completion), sys.stdout)),
 }
 
 

@@ -79,6 +79,8 @@ class OpenShards:
         self._most_staged = most_staged
         self._rows_flow = threading.Event()  # cleared while the next rows wait for the store
         self._rows_flow.set()
+        self._jobs_flow = threading.Event()  # cleared while the steps have enough to do for now
+        self._jobs_flow.set()
         self._held_back = 0  # grows while they wait, which is on purpose
         self._next_look = 0.0  # at the room on the disk, by the clock
         self._next_look_at = 0.0  # by the bytes that have arrived
@@ -111,7 +113,8 @@ class OpenShards:
     def rows(self, jobs: Iterable[ShardJob]) -> Iterator[Row]:
         """The rows to fetch of all jobs. A shard is opened when its first row is asked for."""
         self.waits_for_jobs = True
-        for job in jobs:
+        source = iter(jobs)
+        while (job := self._next_job(source)) is not None:
             self.metrics.is_crowded = True
             is_admitted = self._admission.acquire(job.shard_id, max(job.size, len(job.rows)))
             self.metrics.is_crowded = False
@@ -129,6 +132,18 @@ class OpenShards:
                 self._unreadable.append((job, error))
             self.waits_for_jobs = True
         self.waits_for_jobs, self._has_all_jobs = False, True
+
+    def _next_job(self, jobs: Iterator[ShardJob]) -> ShardJob | None:
+        """The next job, which is asked for when this process can use it: another one may have nothing to do."""
+        self._jobs_flow.wait()
+        return None if self._stopping else next(jobs, None)
+
+    def let_jobs_flow(self, has_room: bool) -> None:
+        """Have the next job asked for, or not; in the worker's thread."""
+        if has_room:
+            self._jobs_flow.set()
+        else:
+            self._jobs_flow.clear()
 
     def _begin(self, job: ShardJob) -> OpenShard | None:
         """Open a shard; None if none of its rows is to be fetched."""
@@ -252,6 +267,7 @@ class OpenShards:
         """Discard the shards of which rows are left that the fetcher has not taken. No shard is begun any more."""
         self._stopping = True
         self._rows_flow.set()
+        self._jobs_flow.set()
         for shard in list(self._open.values()):
             if not (shard.all_handed or shard.complete):
                 self._discard(shard)
@@ -400,6 +416,7 @@ class OpenShards:
         """Give up whatever is not published."""
         self._stopping = True
         self._rows_flow.set()
+        self._jobs_flow.set()
         self._admission.close()
         self._output.stop.set()
         self._publisher.shutdown(wait=False, cancel_futures=True)

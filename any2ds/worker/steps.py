@@ -36,11 +36,13 @@ class Steps:
             self._shards.add((sample,))
 
     def hand_over(self, is_ending: bool = False, seconds: float = 0.0) -> None:
-        """Give the shards what has passed all steps, and have the fetcher pause while too much waits for them."""
+        """Give the shards what has passed all steps. While much waits for the steps no further shard is begun, and
+        while too much does the fetcher pauses."""
         if self._pipeline is not None:
             for samples in self._pipeline.turn(is_ending, seconds):
                 self._shards.add(samples)
             self._buffer.paused = self._pipeline.holds_back
+            self._shards.let_jobs_flow(not self._pipeline.is_busy)
 
     def wait(self) -> None:
         """Wait a moment for rows to pass the steps. To be called when no more are coming."""

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -43,9 +44,9 @@ class LocalFolder(OutputFolder):
         path = self._root / folder
         try:
             with os.scandir(path) as entries:
-                yield from map(_described, entries)
+                yield from (_described(entry.path) for entry in entries)
         except NotADirectoryError:  # as other file systems do
-            yield _described(path)
+            yield {**_described(os.path.realpath(path)), "name": str(path)}
 
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
@@ -103,7 +104,7 @@ class LocalFolder(OutputFolder):
         except OSError as error:
             if error.errno != errno.EXDEV:  # another disk, or another mount of this one
                 raise
-            self.room.check(_size(staged))
+            self.room.check(sum(file.stat().st_size for file in ([staged] if staged.is_file() else staged.iterdir())))
             copy_all = partial(shutil.copytree, copy_function=shutil.copyfile) if staged.is_dir() else shutil.copyfile
             with staging(self._temporary_folder()) as folder:
                 copy = folder / target.name
@@ -207,19 +208,9 @@ def _replace(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
-def _size(path: Path) -> int:
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
-
-
-def _described(path: os.DirEntry[str] | Path) -> Mapping[str, Any]:
-    """As fsspec describes it. To load that takes longer than a short run, and its dict twice the time."""
-    if isinstance(path, os.DirEntry):
-        if path.is_file(follow_symlinks=False):
-            return {"name": path.path, "size": path.stat(follow_symlinks=False).st_size, "type": "file"}
-        if path.is_dir(follow_symlinks=False):
-            return {"name": path.path, "size": 0, "type": "directory"}
-    from fsspec.implementations.local import LocalFileSystem
-
-    described: Mapping[str, Any] = LocalFileSystem().info(path)
-    return described
+def _described(path: str) -> Mapping[str, Any]:
+    """As fsspec describes it, which takes a tenth of the time of a short run to load."""
+    found = os.lstat(path)
+    size = os.path.getsize(path) if os.path.exists(path) else 0  # of what a link leads to
+    kind = {stat.S_IFREG: "file", stat.S_IFDIR: "directory"}.get(stat.S_IFMT(found.st_mode), "other")
+    return {"name": path, "size": size, "type": kind, "mode": found.st_mode}

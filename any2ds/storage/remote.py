@@ -111,8 +111,11 @@ class RemoteFolder(OutputFolder):
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.has_conditions and self.read(name) is not None:
-            return False
+        if not self.has_conditions:  # of two at once the last one has made it
+            if self.read(name) is not None:
+                return False
+            self.write(name, data)
+            return self.read(name) == data
         try:
             self._change(f"uploading {name}", lambda: self.replace(name, data, ""))
         except FileExistsError:
@@ -123,12 +126,8 @@ class RemoteFolder(OutputFolder):
         return "" if self._look_at(name) is None else "any"
 
     def replace(self, name: str, data: bytes, version: str) -> str:
-        if not version:
-            with contextlib.suppress(NotImplementedError, ValueError):  # there may be no such mode
-                self.fs.pipe_file(self._full(name), data, mode="create")
-                return "any"
-            if self.version(name):
-                raise FileExistsError(name)
+        if not version and self.version(name):
+            raise FileExistsError(name)
         self.fs.pipe_file(self._full(name), data)
         return "any"
 
@@ -231,14 +230,6 @@ class S3Folder(RemoteFolder):
         if is_empty and not folder:  # a file, or nothing at all
             yield from super().listed(folder)
 
-    def remove_many(self, names: Sequence[str]) -> None:
-        """A thousand with one request; paths with these characters are globs to fsspec."""
-        if len(names) < 2 or any(char in self._root for char in "*?["):
-            super().remove_many(names)
-            return
-        paths = [self._full(name) for name in names]
-        self._change(f"removing {names[0]} and {len(names) - 1} more", lambda: self.fs.rm(paths))
-
     def version(self, name: str) -> str:
         info = self._look_at(name)
         return "" if info is None else str(info["ETag"])
@@ -316,13 +307,6 @@ class ServerFolder(RemoteFolder):
         temporary = self._temporary()
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(temporary), data))
         self._rename(temporary, name)
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Servers know no condition: of two at once the last one has made it."""
-        if self.read(name) is not None:
-            return False
-        self.write(name, data)
-        return self.read(name) == data
 
     def publish(self, files: Mapping[str, Path]) -> None:
         for name, staged in files.items():

@@ -202,7 +202,8 @@ class InputOptions:
     )
     unescape_html: bool = option("turn &amp; and other references of HTML in URLs into characters", boolean, False)
     url_col: str = option(
-        "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
+        "column that holds the URLs, or a path in it: image.url, images[].url for a row of each; image:image_url,"
+        "mask:mask_url where a row has several, for one sample",
         url_columns,
         "url",
     )
@@ -213,7 +214,9 @@ class InputOptions:
     )
     caption_col: str | None = option("column that holds the captions", optional(text), None)
     save_additional_columns: tuple[str, ...] | None = option(
-        "columns to carry into the metadata, separated by commas", optional(names), None
+        "columns to carry into the metadata: id,width:original_width renames one; '*' is all of them",
+        optional(names),
+        None,
     )
     limit: int | None = option(
         "the first N rows of the list only, as a trial; the same command without it makes the rest",

@@ -18,7 +18,7 @@ from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.regular import check_regular, open_regular, refuse_link
 from any2ds.storage.disk.space import Room
-from any2ds.storage.disk.staging import remove, staging
+from any2ds.storage.disk.staging import made_in, remove, remove_unused, staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
@@ -152,25 +152,25 @@ class LocalFolder(OutputFolder):
 
     def _temporary_folder(self) -> Path:
         """The folder for files that are not complete, on the disk of the dataset."""
-        folder = self._path(f"{layout.TEMPORARY_FOLDER}/")
-        make_folders(folder)
-        return folder
+        return self._path(f"{layout.TEMPORARY_FOLDER}/")
 
     def _make(self, name: str, data: bytes, place: Callable[[Path, Path], T]) -> T:
         """Write a temporary file, flush it and `place` it under its final name."""
-        target, has_state = self._path(name), self.exists(layout.STATE_FOLDER)
+        target, root = self._path(name), self._temporary_folder()
         changed = {*make_folders(target.parent), target.parent}
-        temporary = self._temporary_folder() / f"file-{secrets.token_hex(8)}"
-        try:
+        temporary = root / f"file-{secrets.token_hex(8)}"
+
+        def write() -> None:
             with open(temporary, "xb") as file:
                 file.write(data)
+
+        try:
+            made_in(root, write)
             self._flush(temporary)
             result = place(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
-            if not has_state:  # the folder may be none of any2ds
-                self.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
-                self.remove_folder_if_empty(layout.STATE_FOLDER)
+            remove_unused(root)
         self._flush_folders(changed)
         return result
 

@@ -13,30 +13,59 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from any2ds.core.layout import STATE_FOLDER
 from any2ds.storage.lock.file_lock import FileLock, kernel
 
+Made = TypeVar("Made")
+
 _IN_USE = ".in-use"  # in each of the folders, locked
+_TRIES = 100  # at a folder whose parent others may be removing at the same time
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
     """A new folder in `root`, for this process alone."""
-    root.mkdir(parents=True, exist_ok=True)
-    lock = None
-    while lock is None:
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root))
-        with contextlib.suppress(FileNotFoundError):  # another process took it for garbage before it was locked
-            lock = FileLock.acquire(folder / _IN_USE)
+    folder, lock = made_in(root, lambda: _locked_folder(root))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()
+        remove_unused(root)
+
+
+def _locked_folder(root: Path) -> tuple[Path, FileLock]:
+    """Raises FileNotFoundError if another process took the folder for garbage before it was locked."""
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root))
+    lock = FileLock.acquire(folder / _IN_USE)
+    if lock is None:
+        raise FileNotFoundError(folder)
+    return folder, lock
+
+
+def made_in(root: Path, make: Callable[[], Made]) -> Made:
+    """What `make` makes in a folder, which is there then."""
+    for _ in range(_TRIES):
+        # Others may just be removing what is empty, also while `mkdir` looks what it is that is there already.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            root.mkdir(parents=True, exist_ok=True)
+            return make()
+    root.mkdir(parents=True, exist_ok=True)  # there can be none, as below /proc, an automounter's root, or a file
+    raise FileNotFoundError(f"{root} is removed repeatedly")
+
+
+def remove_unused(root: Path) -> None:
+    """Remove the folder for temporary files in a dataset if it is empty, and the one for its state."""
+    with contextlib.suppress(OSError):
+        if root.parent.name == STATE_FOLDER:
+            root.rmdir()
+            root.parent.rmdir()
 
 
 def sweep(root: Path) -> None:
@@ -47,6 +76,7 @@ def sweep(root: Path) -> None:
                 if lock.identity:
                     shutil.rmtree(folder, ignore_errors=True)
                 lock.release()
+    remove_unused(root)
 
 
 def _prefix() -> str:

@@ -95,8 +95,6 @@ def locked(
             yield lock
         finally:
             _sweep(output)  # after workers of this run that were killed
-            if name == layout.LOCK_FILE:
-                output.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
 
 
 @contextmanager
@@ -108,8 +106,7 @@ def held(output: OutputFolder, name: str, command: str, intervals: Intervals = D
     """
     with ExitStack() as stack:
         with _cannot_be_written(output):
-            stack.callback(_remove_empty, _new_folders(output))
-            output.create_folder(layout.STATE_FOLDER)
+            stack.callback(_remove_empty, _missing_folders(output))
             file_lock = _lock_of_run(output, name, intervals)
             stack.callback(file_lock.release)
             lease = Lease(output, name, command, file_lock.identity, intervals)
@@ -207,15 +204,15 @@ def _acquire(output: OutputFolder, name: str, shared: bool = False, wait: float 
 
 
 def _kernel_lock_path(output: OutputFolder, name: str) -> Path | None:
-    """The path of that file, whose folder is made; None if there can be none."""
+    """The path of that file; None if there can be none. The folder of `name` is there."""
+    output.create_folder(name.rpartition("/")[0])
     if output.is_local:
         path = Path(output.path, name)
         refuse_link(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         return path
     # This lock holds for this machine and user only, but it answers at once. A folder that is not ours alone has none:
     # another run would not see a fresh one.
-    folder = named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
+    folder = _folder_of_locks()
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
@@ -223,17 +220,23 @@ def _kernel_lock_path(output: OutputFolder, name: str) -> Path | None:
     return folder / hashlib.sha256(f"{output.identity} {name}".encode()).hexdigest()[:32]
 
 
-def _new_folders(output: OutputFolder) -> list[Path]:
-    """The folders that a run makes on this disk before anything lies in them, the innermost first."""
+def _missing_folders(output: OutputFolder) -> list[Path]:
+    """The folders that are to be made for the lock, the innermost first."""
+    if not output.is_local:
+        return [_folder_of_locks()]
     path = Path(output.path)
-    missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
-    return [path / layout.STATE_FOLDER, *missing] if output.is_local else []
+    return [path / layout.STATE_FOLDER, *takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with contextlib.suppress(OSError):  # something lies in it
-            folder.rmdir()
+        if folder != _folder_of_locks() or is_private(folder):
+            with contextlib.suppress(OSError):  # something lies in it
+                folder.rmdir()
+
+
+def _folder_of_locks() -> Path:
+    return named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
 
 
 @contextmanager

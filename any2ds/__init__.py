@@ -7,6 +7,8 @@ download(url_list="urls.parquet", output_folder="dataset", output_format="webdat
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import Any2dsError, RunError, UsageError
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from any2ds.dataset.load.splits import split
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
-    from any2ds.forecast.estimate import estimate
+    from any2ds.estimate.estimate import estimate
     from any2ds.recipes.build import build
     from any2ds.recipes.info import Info
     from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
@@ -94,7 +96,7 @@ _COMMANDS = {
     "build": "recipes.build",
     "card": "dataset.card.card",
     "download": "run.download",
-    "estimate": "forecast.estimate",
+    "estimate": "estimate.estimate",
     "finish": "run.finish",
     "inspect": "dataset.inspect",
     "load": "dataset.load.load",
@@ -105,6 +107,17 @@ _COMMANDS = {
     "transform": "core.declaration",
     "verify": "dataset.verify.verify",
 }
+
+
+class _Package(ModuleType):
+    """Keeps the name of a command where a room has the same: an import of the room would bind it to the module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _COMMANDS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

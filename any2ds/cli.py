@@ -190,8 +190,8 @@ def _estimate(options: ParsedOptions) -> int:
     _print_utf8()
     with started_ahead(options) if wanted.from_dataset is None else contextlib.nullcontext():
         from any2ds.core.terminal.results import standard_output
-        from any2ds.forecast.estimate import estimate
-        from any2ds.forecast.screen import show
+        from any2ds.estimate.estimate import estimate
+        from any2ds.estimate.screen import show
 
         found = estimate.run(options)
     if wanted.format == "json":
@@ -423,7 +423,7 @@ def _nearest_word(word: str) -> str:
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
     if name == "estimate" and given.get("from_dataset"):
-        from any2ds.forecast.earlier import with_recorded
+        from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)
     return given

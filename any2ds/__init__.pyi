@@ -183,6 +183,7 @@ def download(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -266,10 +267,10 @@ def download(
         url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
         default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
         unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
-        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
+        url_col: column that holds the URLs, or a path in it: image.url, images[].url for a row of each; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
-        save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
+        save_additional_columns: columns to carry into the metadata: id,width:original_width renames one; '*' is all of them (default: None)
         limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)
         shuffle: seed for a random order of the rows: of a whole parquet list, else within 100,000 rows (default: the order of the list)
         column_types: Arrow types of columns: id:string,score:float (default: those of parquet; else inferred from the first rows)
@@ -360,6 +361,7 @@ def download(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -430,6 +432,7 @@ def retry(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -519,6 +522,7 @@ def retry(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -657,6 +661,7 @@ def estimate(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -743,10 +748,10 @@ def estimate(
         url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
         default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
         unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
-        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
+        url_col: column that holds the URLs, or a path in it: image.url, images[].url for a row of each; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
         require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
-        save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
+        save_additional_columns: columns to carry into the metadata: id,width:original_width renames one; '*' is all of them (default: None)
         limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)
         shuffle: seed for a random order of the rows: of a whole parquet list, else within 100,000 rows (default: the order of the list)
         column_types: Arrow types of columns: id:string,score:float (default: those of parquet; else inferred from the first rows)
@@ -837,6 +842,7 @@ def estimate(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
@@ -1073,6 +1079,7 @@ def build(
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    referer_col: str | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
@@ -1230,6 +1237,7 @@ def build(
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        referer_col: column of the list with the page of each file, which is sent as its Referer (default: None)
         cookies: cookie file in Netscape's format (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
         nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)

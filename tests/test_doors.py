@@ -18,9 +18,9 @@ PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 PURE = {
     "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes stats text"
     " version",
-    "config": "parsers needs",
+    "config": "options parsers needs",
     "fetch": "policy urls host_slots engines.encodings",
-    "readers": "plan formats._repair",
+    "readers": "plan sources formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",
     "run": "ledger diagnosis place",

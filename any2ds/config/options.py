@@ -202,7 +202,8 @@ class InputOptions:
     )
     unescape_html: bool = option("turn &amp; and other references of HTML in URLs into characters", boolean, False)
     url_col: str = option(
-        "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
+        "column that holds the URLs, or a path in it: image.url, images[].url for a row of each; image:image_url,"
+        "mask:mask_url where a row has several, for one sample",
         url_columns,
         "url",
     )
@@ -213,7 +214,9 @@ class InputOptions:
     )
     caption_col: str | None = option("column that holds the captions", optional(text), None)
     save_additional_columns: tuple[str, ...] | None = option(
-        "columns to carry into the metadata, separated by commas", optional(names), None
+        "columns to carry into the metadata: id,width:original_width renames one; '*' is all of them",
+        optional(names),
+        None,
     )
     limit: int | None = option(
         "the first N rows of the list only, as a trial; the same command without it makes the rest",
@@ -413,6 +416,9 @@ class FetchOptions:
     user_agent: str = option("User-Agent header", header_value, USER_AGENT)
     headers: tuple[str, ...] | None = option(
         "further request headers: 'Referer: https://a, X-Key: b'", secret(optional(headers)), None
+    )
+    referer_col: str | None = option(
+        "column of the list with the page of each file, which is sent as its Referer", optional(text), None
     )
     cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
     proxy: str | None = option(
@@ -727,7 +733,9 @@ class Config:
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
         _check_columns_of_steps(config)
         check_members(config)
-        config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
+        config = dataclasses.replace(
+            config, input=_with_columns(config.input, [*config.media.step_columns, config.fetch.referer_col])
+        )
         _check_data_column(config)
         return config
 
@@ -838,7 +846,7 @@ def _check_columns_of_steps(config: Config) -> None:
 
 
 def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
-    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    """Columns that steps and requests take are carried like the additional ones: a retry finds them in the metadata."""
     carried = input.save_additional_columns or ()
     missing = [name for name in columns if name is not None and name not in carried]
     return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input

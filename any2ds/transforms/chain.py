@@ -255,8 +255,9 @@ class Pipeline:
                         f"{name} fills a column {column!r}, which the list has as well: give it another name"
                     )
                 raise OptionError(
-                    f"save_additional_columns: the step for {name} writes a column {column!r} itself; rename it in the"
-                    " list, leave it out, or leave the files as they are with --disable_all_reencoding"
+                    f"save_additional_columns: the step for {name} writes a column {column!r} itself; give that of the"
+                    f" list another name ({column}:list_{column}), leave it out, or leave the files as they are with"
+                    " --disable_all_reencoding"
                 )
 
     def _named(self, column: str) -> str:

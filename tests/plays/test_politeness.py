@@ -95,6 +95,24 @@ def test_any2ds_names_itself() -> None:
     assert "+http" in play.web.requests[0].headers["User-Agent"]
 
 
+def test_a_column_of_the_list_is_the_referer_of_each_row_also_behind_a_redirect_and_in_a_retry() -> None:
+    pages = {"a.txt": "https://page/a", "b.txt": "http://me:secret@page/b c#part", "c.txt": "no\r\npage", "d.txt": None}
+    rows = {name: Row("http_503" if name == "b.txt" else "ok", columns={"page": page}) for name, page in pages.items()}
+    rows["e.txt"] = Row("redirect:/a.txt", columns={"page": "http://page/e"})
+    play = Play(rows, referer_col="page")
+    play.run()
+    assert play.run("retry", referer_col="page").exit_code == 0
+    sent = [(request.path, request.headers.get("Referer")) for request in play.web.requests]
+    assert set(sent) == {
+        ("b.txt", "http://page/b%20c"),
+        ("a.txt", "http://page/e"),
+        ("a.txt", None),  # a page on https, and a file on http
+        ("c.txt", None),
+        ("d.txt", None),
+        ("e.txt", "http://page/e"),
+    }
+
+
 def test_headers_for_one_host_replace_those_of_the_run_and_secrets_do_not_follow_a_redirect() -> None:
     other = Play({"there.txt": "ok"})
     play = Play(

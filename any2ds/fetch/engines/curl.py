@@ -23,7 +23,9 @@ from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
+from any2ds.core.metadata import RENAMED
 from any2ds.core.processes import open_files
+from any2ds.core.rows import Row
 from any2ds.core.samples import LONGEST_FINAL_URL, LONGEST_HEADER, Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
@@ -35,7 +37,7 @@ from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
+from any2ds.fetch.urls import as_referer, environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -525,6 +527,7 @@ class _Transfer:
         self._cookies = {}
         self.started = time.monotonic()
         self._longest = LONGEST if attempt.asks else self._options.max_file_bytes
+        self._referer = self._referer_of(attempt.row)
         self._prepare(url, self.pool.headers)
 
     def take_over(self, other: _Transfer) -> None:
@@ -532,7 +535,12 @@ class _Transfer:
         self.attempt, self.url, self.at, self.started = other.attempt, other.url, other.at, other.started
         self._redirects, self._longest, self._error = other._redirects, other._longest, None
         self._addresses[:] = other._addresses
-        self._cookies = other._cookies
+        self._cookies, self._referer = other._cookies, other._referer
+
+    def _referer_of(self, row: Row) -> str | None:
+        if (name := self._options.referer_col) is None or row.extra is None:
+            return None
+        return as_referer(row.extra.get(name, row.extra.get(RENAMED + name)))
 
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
@@ -558,6 +566,9 @@ class _Transfer:
         )
         handle = self.handle
         handle.setopt(pycurl.URL, url)
+        if self._referer is not None and (self._referer.startswith("http:") or url.startswith("https:")):
+            others = (header for header in headers if not header.lower().startswith("referer:"))
+            headers = [*others, f"Referer: {self._referer}"]
         handle.setopt(pycurl.HTTPHEADER, headers)
         handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies or self._jar else None)
         handle.setopt(pycurl.NOBODY, self.attempt.probe)

@@ -21,9 +21,10 @@ from any2ds.core.processes import resources
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
 from any2ds.estimate.prices import Prices
 from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, SILENCE, TIMEOUTS
-from any2ds.fetch.policy.schedule import spare_transfers
-from any2ds.fetch.policy.window import FIRST
+from any2ds.fetch.policy.schedule import late_after, spare_transfers
+from any2ds.fetch.policy.window import FIRST, trial_seconds
 from any2ds.fetch.profiles import Profiles
+from any2ds.worker.worker import ROWS_PER_PROCESS
 
 Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
@@ -39,13 +40,10 @@ _STRATUM = 10  # rows of one host in the sample, from which on they stand for th
 _LEAST_REFUSALS = 3  # transfers to a host that were all refused
 _LIMIT_SHARE = 0.6  # of the time, from which on a bound is named as the limit
 _USUAL_SECONDS = 0.2  # of an answer, where there was none
-_LATE, _LEAST_LATE = 3.0, 0.1  # mean answers, and seconds, after which a silent transfer gives its place to others
-_SETTLE, _TRIAL, _TRIAL_ANSWERS = (0.02, 3.0), (0.25, 4.0), 100  # of `fetch.policy.window`, which doubles by trials
 _LEAST_CPU = 2e-5  # seconds for a URL, where too few were fetched to measure it
 _USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
 _DRIVER_MEMORY = 100e6  # bytes of the process on each machine that plans the list, and
 _SHARD_MEMORY = 1000  # more for each shard (docs/scale.md: up to 280 MB for 100,000)
-_ROWS_PER_PROCESS = 1000  # see worker.py
 _BODY_IN_FLIGHT = 2.0  # times its mean size that a transfer takes of memory
 _Z = 1.959964  # of the normal distribution: 95 % lie within
 
@@ -133,8 +131,7 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
     meanwhile, and how many are in flight then; `mean` are the seconds of one."""
     size, seconds, ended = FIRST, 0.0, 0.0
     while size < ceiling:
-        trial = min(max(mean, _TRIAL[0], _TRIAL_ANSWERS / size * mean) / 2, _TRIAL[1])
-        step = min(max(1.1 * mean, _SETTLE[0]), _SETTLE[1]) + trial
+        step = sum(trial_seconds(mean, size, is_starting=True))
         if ended + size / mean * step >= transfers:
             break
         ended += size / mean * step
@@ -290,7 +287,7 @@ class Model:
         """Worker processes of a machine."""
         running, rows = self.config.run, -(-self.survey.rows // machines)
         changes_files = bool(self.config.media.asked() or self.config.files.transform)
-        useful = rows if changes_files else rows // _ROWS_PER_PROCESS
+        useful = rows if changes_files else rows // ROWS_PER_PROCESS
         wanted = running.processes_count or max(1, min(resources.cores(), useful))
         return max(1, min(wanted, -(-self.shards // machines)))
 
@@ -355,7 +352,7 @@ class Model:
         dead *= min(1.0, SILENCE / self._rows_of_host)  # the others of a host that is down are not tried
         answers, robots_files = urls * self.rates.answers, self._robots_files(part)
         has_spare = spare_transfers(fetch, fetch.most_transfers) > 0
-        silence = min(self._timeout, max(_LEAST_LATE, _LATE * self.latency)) if has_spare else self._timeout
+        silence = min(self._timeout, late_after(self.latency)) if has_spare else self._timeout
         scale = answers / max(1, sum(count for count, _ in self._answers))
         durations = [
             *((count * scale, seconds) for count, seconds in self._answers),

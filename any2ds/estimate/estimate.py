@@ -15,8 +15,9 @@ from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample
 from any2ds.estimate.model import Model, Prediction
 from any2ds.estimate.prices import Prices
-from any2ds.estimate.result import Estimate, same_times
+from any2ds.estimate.result import Estimate
 from any2ds.estimate.sample import choose_rows, fetch_sample, read_sample, single_host, with_recorded
+from any2ds.estimate.screen import same_times
 from any2ds.estimate.survey import survey
 
 _LONG = 60.0  # seconds, from which on the delay of a host is named

@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core import text
-from any2ds.core.histogram import Histogram
 from any2ds.core.terminal.notebook import html
 from any2ds.estimate.prices import Prices
+from any2ds.estimate.screen import markdown, parts, quantiles
 
 if TYPE_CHECKING:
     from any2ds.estimate.advice import Advice
     from any2ds.estimate.model import Model, Prediction
 
 _LIST = ("rows", "is_exact", "read", "bad", "distinct", "duplicates")
-_QUANTILES = {"median": 0.5, "p95": 0.95, "largest": 1.0}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,14 +39,10 @@ class Estimate:
         return f"<Estimate {stored}, {text.size(model.stored_bytes)}: {runs or 'nothing to do'}>"
 
     def _repr_html_(self) -> str:
-        from any2ds.estimate.screen import parts
-
         return html(parts(self))
 
     def to_markdown(self) -> str:
         """The same as on the screen, for a pull request or a wiki."""
-        from any2ds.estimate.screen import markdown
-
         return markdown(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -86,24 +81,3 @@ class Estimate:
             "advice": [asdict(each) for each in self.advice],
             "remarks": list(self.remarks),
         }
-
-
-def quantiles(values: Histogram) -> dict[str, float]:
-    return {name: values.quantile(share) or 0.0 for name, share in _QUANTILES.items()}
-
-
-def same_times(predictions: Sequence[Prediction]) -> bool:
-    """Whether a person sees the same time, and range of it, for all numbers of machines."""
-    times = (each.seconds for each in predictions)
-    return len({(shown_time(each.value), shown_time(each.low), shown_time(each.high)) for each in times}) == 1
-
-
-def shown_time(seconds: float) -> str:
-    """With three digits at most."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.3g} min"
-    if seconds < 3 * 86400:
-        return f"{seconds / 3600:.3g} h"
-    return f"{seconds / 86400:,.3g} d"

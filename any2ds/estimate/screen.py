@@ -12,14 +12,16 @@ from rich.text import Text
 from any2ds.core import text
 from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
+from any2ds.core.histogram import Histogram
 from any2ds.core.terminal.stderr import joined, write_parts
-from any2ds.estimate.result import quantiles, same_times, shown_time
 
 if TYPE_CHECKING:
+    from any2ds.estimate.model import Prediction
     from any2ds.estimate.result import Estimate
 
 _MOST_FAILURES = 8
 _MOST_HOSTS = 3
+_QUANTILES = {"median": 0.5, "p95": 0.95, "largest": 1.0}
 
 _LIMITS = {
     "hosts": "the largest host",
@@ -159,3 +161,24 @@ def _figures(estimate: Estimate) -> list[tuple[str, list[str]]]:
 
 def _money(value: float, currency: str) -> str:
     return f"{value:,.2f} {currency}" if value < 100 else f"{value:,.0f} {currency}"
+
+
+def quantiles(values: Histogram) -> dict[str, float]:
+    return {name: values.quantile(share) or 0.0 for name, share in _QUANTILES.items()}
+
+
+def same_times(predictions: Sequence[Prediction]) -> bool:
+    """Whether a person sees the same time, and range of it, for all numbers of machines."""
+    times = (each.seconds for each in predictions)
+    return len({(shown_time(each.value), shown_time(each.low), shown_time(each.high)) for each in times}) == 1
+
+
+def shown_time(seconds: float) -> str:
+    """With three digits at most."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.3g} min"
+    if seconds < 3 * 86400:
+        return f"{seconds / 3600:.3g} h"
+    return f"{seconds / 86400:,.3g} d"

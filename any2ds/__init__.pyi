@@ -35,7 +35,7 @@ from any2ds.dataset.load.load import load as load
 from any2ds.dataset.load.splits import split as split
 from any2ds.dataset.summary import Summary as Summary
 from any2ds.dataset.verify.report import VerifyReport as VerifyReport
-from any2ds.forecast.result import Estimate as Estimate
+from any2ds.estimate.result import Estimate as Estimate
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig

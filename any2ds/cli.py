@@ -61,7 +61,7 @@ def _open_closed_streams() -> None:
 _FUNCTIONS = {
     "download": "run.download:download",
     "retry": "run.retry:retry",
-    "estimate": "forecast.estimate:estimate",
+    "estimate": "estimate.estimate:estimate",
     "verify": "dataset.verify.verify:verify",
     "inspect": "dataset.inspect:inspect",
     "report": "dataset.report.report:report",
@@ -144,7 +144,7 @@ def _show_summary(summary: Any, _: Any) -> None:
 
 def _show_estimate(estimate: Any, wanted: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.forecast.screen import show
+    from any2ds.estimate.screen import show
 
     if wanted.format == "md":
         _print(estimate.to_markdown())
@@ -347,7 +347,7 @@ def _all_options() -> set[str]:
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
     if name == "estimate" and given.get("from_dataset"):
-        from any2ds.forecast.earlier import with_recorded
+        from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)
     return given

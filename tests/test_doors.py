@@ -25,7 +25,7 @@ PURE = {
     "writers": "formats._wire formats._tarindex",
     "run": "ledger diagnosis place",
     "dataset": "load.order load.expressions summary sums expected shards",
-    "forecast": "advice model prices sketches simulation",
+    "estimate": "advice facts model prices sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]
 _PATH = re.compile(r"any2ds(\.\w+)+")  # of what a test patches by its name

@@ -48,7 +48,7 @@ RECIPE_FILE = f"{STATE_FOLDER}/recipe"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 WORKERS_FILE = f"{STATE_FOLDER}/workers"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
-TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
+SAMPLE_FILE = f"{STATE_FOLDER}/sample"  # of the dataset of an estimate: the files of the list that it was drawn from
 REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"

@@ -20,6 +20,7 @@ OTHER_REASONS = "other kinds of files"
 _MOST_CODES = 4  # that a message names
 _LONGEST_EXAMPLE = 300  # characters of a URL in it
 _MOST_EXTS = 1000  # that a run counts: servers may call files whatever they like
+_MOST_DELAYS = 100  # hosts whose robots.txt asks for a delay, the longest delays first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,31 @@ class RobotsCost:
     files: int = 0  # requested, each once, however often it was tried; not of hosts without a connection
     bytes: int = 0  # of those that exist
     seconds: float = 0.0  # for which rows waited for each, added up; other hosts went on meanwhile
+    delays: Mapping[str, float] = field(default_factory=dict)  # host -> seconds between two requests that it asks for
 
     def __add__(self, other: RobotsCost) -> RobotsCost:
-        return RobotsCost(self.files + other.files, self.bytes + other.bytes, self.seconds + other.seconds)
+        delays = self.delays or other.delays
+        if self.delays and other.delays:
+            longest = sorted({**self.delays, **other.delays}.items(), key=lambda item: -item[1])
+            delays = dict(longest[:_MOST_DELAYS])
+        return RobotsCost(self.files + other.files, self.bytes + other.bytes, self.seconds + other.seconds, delays)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What a worker process took between the completion of two of its shards; `estimate` reads it."""
+
+    cpu: float = 0.0  # seconds of the processor, children included
+    own_cpu: float = 0.0  # seconds, of `cpu`, of the thread that drives sockets and writes files
+    memory: int = 0  # bytes at the end
+    received: int = 0  # bytes of bodies, those of failures included
+
+    @classmethod
+    def from_json(cls, stats: Mapping[str, Any]) -> ProcessCost:
+        """The cost that the statistics of a shard tell. Raises TypeError or ValueError for anything else."""
+        found = stats.get("process") or {}
+        kinds = {"cpu": float, "own_cpu": float, "memory": int, "received": int}
+        return cls(**{name: max(kind(0), kind(found.get(name, 0))) for name, kind in kinds.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +102,7 @@ class ShardReport(RowCounts):
     splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples, "" for null
     data_bytes: int = 0  # of the data file; 0 where it is a folder, or there is none
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram: seconds of transfers that succeeded
+    process: ProcessCost = ProcessCost()
 
     @classmethod
     def from_json(cls, stats: Mapping[str, Any]) -> ShardReport:
@@ -105,6 +129,7 @@ class ShardReport(RowCounts):
             replaces=replaces_in(stats),
             replaced_members=members_in(stats, "replaced_members"),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
+            process=ProcessCost.from_json(stats),
         )
 
     @property

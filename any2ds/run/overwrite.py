@@ -20,7 +20,7 @@ _KEPT = (
     layout.WORKERS_FILE,
     layout.TEMPORARY_FOLDER,
     layout.WORK_FOLDER,
-    layout.TRANSFERS_FILE,
+    layout.SAMPLE_FILE,
     layout.RUN_FILE,
 )
 

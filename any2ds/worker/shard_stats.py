@@ -12,7 +12,7 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, STATUS_OF_STAGE, 
 from any2ds.core.histogram import Histogram
 from any2ds.core.members import Members
 from any2ds.core.metadata import example_of
-from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
+from any2ds.core.reports import ProcessCost, RobotsCost, ShardReport, most_frequent
 
 _FAILED = STATUS_OF_STAGE["fetch"]
 
@@ -31,6 +31,7 @@ class ShardStats:
         self.replaced_members: Mapping[str, Mapping[str, int]] = {}  # what had become of their members
         self.attempts = 0
         self.robots = RobotsCost()
+        self.process = ProcessCost()
         self._seconds = array("d")  # of transfers: a Histogram of all at once takes a third of the time
         self._statuses: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
@@ -100,4 +101,5 @@ class ShardStats:
             examples=self.examples,
             members={name: dict(of) for name, of in self._of_members.items() if of},
             latencies=dict(Histogram.of(self._seconds).counts),
+            process=self.process,
         )

@@ -17,7 +17,6 @@ from any2ds.core.version import __version__
 if TYPE_CHECKING:
     from any2ds import beam
     from any2ds.core.declaration import transform
-    from any2ds.dataset.card.card import card
     from any2ds.dataset.features import (
         Audio,
         Bytes,
@@ -31,12 +30,13 @@ if TYPE_CHECKING:
         parse_bool,
     )
     from any2ds.dataset.features import Sequence_ as Sequence
-    from any2ds.dataset.inspect import inspect
-    from any2ds.dataset.load.load import load
-    from any2ds.dataset.load.splits import split
-    from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
+    from any2ds.describe.card.card import card
+    from any2ds.describe.inspect import inspect
+    from any2ds.describe.report.report import report
     from any2ds.forecast.estimate import estimate
+    from any2ds.loading.load import load
+    from any2ds.loading.splits import split
     from any2ds.recipes.build import build
     from any2ds.recipes.info import Info
     from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
@@ -92,16 +92,16 @@ _COMMANDS = {
     "RecipeConfig": "recipes.recipe",
     "UrlRows": "recipes.recipe",
     "build": "recipes.build",
-    "card": "dataset.card.card",
+    "card": "describe.card.card",
     "download": "run.download",
     "estimate": "forecast.estimate",
     "finish": "run.finish",
-    "inspect": "dataset.inspect",
-    "load": "dataset.load.load",
+    "inspect": "describe.inspect",
+    "load": "loading.load",
     "parse_example": "writers.example_records",
-    "report": "dataset.report.report",
+    "report": "describe.report.report",
     "retry": "run.retry",
-    "split": "dataset.load.splits",
+    "split": "loading.splits",
     "transform": "core.declaration",
     "verify": "dataset.verify.verify",
 }

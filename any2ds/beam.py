@@ -9,9 +9,9 @@ from typing import Any
 from any2ds.config.options import StorageOptions, parse_groups
 from any2ds.core import plugins
 from any2ds.core.errors import redacted
-from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.places import default_data_dir, is_name
-from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.loading.samples import FinishedShards, Wanted, rows_of
+from any2ds.loading.shards import ShardSet
 from any2ds.storage.stores import Stores
 
 _Transform: Any = object

@@ -119,8 +119,8 @@ def _verify(options: ParsedOptions) -> int:
 
 def _inspect(options: ParsedOptions) -> int:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.inspect import inspect
-    from any2ds.dataset.screen import show
+    from any2ds.describe.inspect import inspect
+    from any2ds.describe.screen import show
 
     (wanted,) = options.groups
     with contextlib.suppress(AttributeError):
@@ -135,7 +135,7 @@ def _inspect(options: ParsedOptions) -> int:
 
 
 def _card(options: ParsedOptions) -> int:
-    from any2ds.dataset.card.card import card
+    from any2ds.describe.card.card import card
 
     _print_utf8()
     made = card.run(options)
@@ -146,7 +146,7 @@ def _card(options: ParsedOptions) -> int:
 def _report(options: ParsedOptions) -> int:
     from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
-    from any2ds.dataset.report.report import report
+    from any2ds.describe.report.report import report
 
     (wanted,) = options.groups
     _print_utf8()

@@ -21,7 +21,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.dataset.sums import StatsSums, spread
+from any2ds.describe.sums import StatsSums, spread
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.transfers import Cost, Sample, Transfer, parse
 from any2ds.storage.stores import Stores

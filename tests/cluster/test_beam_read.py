@@ -27,7 +27,7 @@ from any2ds import download
 from any2ds.beam import ReadShards
 from any2ds.core.errors import DamagedShard, OptionError
 from any2ds.core.reports import IncompleteRun
-from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.loading.samples import FinishedShards, Wanted, rows_of
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
 

@@ -17,7 +17,7 @@ import any2ds
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize_file, type_of_name
-from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.loading.samples import FinishedShards, Wanted, rows_of
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import serve
 

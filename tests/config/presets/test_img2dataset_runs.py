@@ -21,7 +21,7 @@ from PIL import Image
 from any2ds import download, retry, verify
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
-from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.loading.samples import FinishedShards, Wanted, rows_of
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
 from tests.support.folder import files_in, names_in

@@ -287,7 +287,7 @@ def test_a_shard_that_is_spoilt_while_the_dataset_is_open_is_named(
 def test_a_shard_that_is_spoilt_while_tensorflow_reads_it_is_named(
     harm: str, dataset: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.dataset.load.tf_data._BUFFER", 1 << 10)
+    monkeypatch.setattr("any2ds.loading.tf_data._BUFFER", 1 << 10)
     dataset("tfrecord", number_sample_per_shard=100)
     samples = any2ds.load("dataset").to_tf().as_numpy_iterator()
     shard = Path("dataset/00000.tfrecord")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted
+from any2ds.core.kinds import kind_of_ext
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.shard_sample import MOST_SHARDS, listed_table
 from any2ds.dataset.shards import ShardEntry, ShardTable, pattern
 from any2ds.describe.rendering import environment, literal

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-Sample = dict[str, Any]
-Read = Callable[[Sequence[int]], list[Sample]]
+Stored = tuple[int, dict[str, Any]]
+"""The number of a shard, and a sample as it lies in it: neither compared with its hash nor decoded."""
+Read = Callable[[Sequence[int]], list[Stored]]
 """The samples of these numbers, in this order."""
 
 # As much in flight as hides the latency (measured: 30 ms, 500 MB/s), and no more: bytes that come over many connections
@@ -24,10 +25,10 @@ def chunk_size(sample_bytes: int) -> int:
     return max(1, min(_READ_AT_ONCE, _CHUNK_BYTES // max(1, sample_bytes)))
 
 
-def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Sample]:
+def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Stored]:
     """The samples of each chunk of numbers, of which some are read ahead."""
     with _threads() as threads:
-        coming: deque[Future[list[Sample]]] = deque()
+        coming: deque[Future[list[Stored]]] = deque()
         for chunk in numbers:
             coming.append(threads.submit(read, chunk))
             if len(coming) > _CHUNKS:
@@ -36,7 +37,7 @@ def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Sample]:
             yield from coming.popleft().result()
 
 
-def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: int) -> Iterator[Sample]:
+def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: int) -> Iterator[Stored]:
     """The samples of each window, which are read block by block, `size` of them at once.
 
     A block is `block` neighbouring numbers, which a store gives in one range. So up to a window of samples is in
@@ -45,8 +46,8 @@ def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: i
     orders: deque[Sequence[int]] = deque()  # windows whose chunks are known
     chunks = _chunks(windows, orders, block, size)
     with _threads() as threads:
-        coming: deque[tuple[Future[list[Sample]], list[int]]] = deque()
-        ready: dict[int, Sample] = {}
+        coming: deque[tuple[Future[list[Stored]], list[int]]] = deque()
+        ready: dict[int, Stored] = {}
         held = 0  # samples that are ready or coming
 
         def submit(most: int) -> bool:

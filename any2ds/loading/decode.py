@@ -1,7 +1,7 @@
 """Files of samples as arrays and texts, for training.
 
-    image   uint8 array, height x width x 3 (RGB), as it is stored: a turn in its Exif data is not applied; with the
-            channels that a recipe says, 1 (grey) or 4 (RGBA); of 16 bits the upper 8
+    image   uint8 array, height x width x 3 (RGB), upright as its Exif data say; with the channels that a recipe says,
+            1 (grey) or 4 (RGBA); of 16 bits the upper 8
     audio   float32 array, samples x channels, between -1 and 1; the sample has its `rate` (Hz) as well
     video   a `Video`, whose frames are decoded when they are asked for
     text    str, as UTF-8; what is none becomes U+FFFD
@@ -23,9 +23,11 @@ from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, MissingExtra, error_text
-from any2ds.dataset.kinds import kind_of_ext
+from any2ds.core.kinds import kind_of_ext
+from any2ds.transforms.image import head
 
-_MOST_PIXELS = 200_000_000  # of an image or frame, as --max_image_area has it
+_MOST_PIXELS = 178_000_000  # of an image or frame: Pillow decodes no more
+_EXIF_WITHIN = 1 << 18  # bytes of a JPEG, before its pixels
 _kind = lru_cache(1024)(kind_of_ext)
 
 
@@ -107,30 +109,65 @@ def image(data: bytes, channels: int = 3) -> Any:
     damaged JPEG, and for an image of 32 bits."""
     import numpy as np
     import simplejpeg
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if data[:2] == b"\xff\xd8":
         try:
-            return simplejpeg.decode_jpeg(data, _MODES_OF_JPEG[channels])
+            height, width, *_ = simplejpeg.decode_jpeg_header(data)
+            _check_size(width, height)
+            pixels = simplejpeg.decode_jpeg(data, _MODES_OF_JPEG[channels])
+            return _upright(pixels, _orientation_of_jpeg(data))
         except ValueError as error:
-            if _IS_DAMAGED.match(str(error)):
+            if isinstance(error, _TooLarge) or _IS_DAMAGED.match(str(error)):
                 raise
             # Pillow reads what simplejpeg does not know: rare ways of sampling, CMYK in its older versions.
     with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # which is below our own limit
         try:
             opened = Image.open(io.BytesIO(data))
         except UnidentifiedImageError:
             raise ValueError("it is no image, or one of an unknown kind") from None
         with opened:
-            if opened.width * opened.height > _MOST_PIXELS:
-                raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
+            _check_size(opened.width, opened.height)
             if opened.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of which nothing says how they become 8")
             has_16_bits = opened.mode.startswith("I;16")
-            picture = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8)) if has_16_bits else opened
+            upright = ImageOps.exif_transpose(opened)
+            picture = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8)) if has_16_bits else upright
             found = np.array(picture.convert(MODES[channels]))  # a copy, which can be written to
             return found[:, :, None] if channels == 1 else found
+
+
+class _TooLarge(ValueError):
+    """An image has more pixels than are decoded."""
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS:
+        raise _TooLarge(f"it has {width:,} x {height:,} pixels, and no more than {_MOST_PIXELS:,} are decoded")
+
+
+def _orientation_of_jpeg(data: bytes) -> int:
+    """1 to 8, as Exif has it."""
+    if data.find(b"Exif\0", 0, _EXIF_WITHIN) < 0:
+        return 1
+    found = head.read(data, "jpeg")
+    return 1 if found is None else found.orientation
+
+
+def _upright(pixels: Any, orientation: int) -> Any:
+    """A picture that is turned and mirrored as its orientation of Exif says (section 4.6.4 of its standard)."""
+    import numpy as np
+
+    if orientation == 1:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def audio(data: bytes) -> tuple[Any, int]:

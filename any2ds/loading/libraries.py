@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import UsageError
-from any2ds.dataset.kinds import kind_of_ext
+from any2ds.core.kinds import kind_of_ext
 
 if TYPE_CHECKING:
     from any2ds.loading.source import Source

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate, chain, groupby
+from itertools import accumulate
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -51,7 +49,6 @@ _COPIES = "20GiB"
 _KEYS_AT_ONCE = 100_000
 _LOOKED_AT = 100  # samples, for the names of columns where there are no metadata
 _OF_FILES = ("data", "key", "ext")
-_FURTHER = re.compile(r".+_[A-Za-z0-9]+")  # the column of a further file: name and extension
 
 
 def load(  # the public options, by keyword
@@ -116,10 +113,8 @@ def load(  # the public options, by keyword
     compared = _hashes(shards, schema) if check else ()
     known = (*shards.members, *(recipe.known() if recipe is not None else ()))
     further: tuple[pa.Field, ...] = ()
-    if schema is not None:
-        further = _declared(shards, {*known, *schema.names}) if recipe is None else ()
-        names = {*_OF_FILES, *known, *schema.names, *(field.name for field in further)}
-        further += _further(shards, copies, columns, names)
+    if schema is not None and recipe is None:
+        further = _declared(shards, {*known, *schema.names})
     described = _found(shards, copies, columns) if schema is None else [field.name for field in further]
     wanted = _wanted(columns, schema, (*known, *described))
     fields = Fields(wanted, schema, shards.data_column, shards.members, further, decode, recipe, compared)
@@ -152,37 +147,6 @@ def _recipe(shards: ShardSet) -> RecipeFeatures | None:
     if found is None:
         return None
     return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members), bool(shards.members))
-
-
-def _further(
-    shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None, known: Set[str]
-) -> tuple[pa.Field, ...]:
-    """Those of the columns that are further files of some samples, where these are files and not columns.
-
-    The first sample is looked at, then others of the first shard, then some of all shards.
-    """
-    missing = [name for name in columns or () if name not in known]
-    if not missing or not shards.total or not plugins.load("writers", shards.output_format).has_members:
-        return ()
-    opened = OpenShards(shards, Fields(data_column=shards.data_column), copies)
-    types: dict[Any, pa.DataType] = {str: pa.string(), bytes: pa.binary()}
-    found: dict[str, pa.DataType] = {}
-    for groups in _looked_at(shards):
-        for sample in chain.from_iterable(opened.get_across(groups)):
-            found.update((name, types[type(sample[name])]) for name in missing if type(sample.get(name)) in types)
-        if not all(name in found or _FURTHER.fullmatch(name) for name in missing) or found.keys() >= {*missing}:
-            break
-    return tuple(pa.field(name, found[name]) for name in missing if name in found)
-
-
-def _looked_at(shards: ShardSet) -> Iterator[list[tuple[int, Sequence[int]]]]:
-    """Shards and numbers of samples in them, of a dataset that has some."""
-    first = next(shard for shard in range(len(shards)) if shards.samples(shard))
-    yield [(first, range(1))]
-    yield [(first, range(1, min(_LOOKED_AT, shards.samples(first))))]
-    numbers = sorted({shards.total * n // _LOOKED_AT for n in range(_LOOKED_AT)})
-    of_shards = groupby(numbers, key=lambda number: bisect_right(shards.starts, number) - 1)
-    yield [(shard, [number - shards.starts[shard] for number in own]) for shard, own in of_shards]
 
 
 def _declared(shards: ShardSet, known: Set[str]) -> tuple[pa.Field, ...]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.loading import hashes
+from any2ds.loading.ahead import Stored
 from any2ds.loading.copies import ShardCopies
 from any2ds.loading.decode import decoded
 from any2ds.loading.files import LocalShard, ShardOfFolder
@@ -22,7 +23,6 @@ from any2ds.loading.metadata import stored_rows
 from any2ds.loading.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.loading.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
-from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._spans import SpanShard
 
 _MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
@@ -142,11 +142,20 @@ class OpenShards:
             raise self.named(shard, error) from error
 
     def get_many(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Samples of a shard, best in ascending order. Raises DamagedShard."""
+        """Samples of a shard as they are stored, best in ascending order. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            samples = (opened or self._opened(shard)).get_many(numbers)
-            return samples if self._finish is None else [self._finish(sample, shard) for sample in samples]
+            return (opened or self._opened(shard)).get_many(numbers)
+        except Exception as error:
+            raise self.named(shard, error) from error
+
+    def finished(self, stored: Stored) -> dict[str, Any]:
+        """A sample, compared with its hash and decoded, if that is wanted. Raises DamagedShard."""
+        shard, sample = stored
+        if self._finish is None:
+            return sample
+        try:
+            return self._finish(sample, shard)
         except Exception as error:
             raise self.named(shard, error) from error
 
@@ -193,8 +202,7 @@ class OpenShards:
         found = []
         for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
-                samples = each.samples(own, buffers)
-                found.append(samples if self._finish is None else [self._finish(sample, shard) for sample in samples])
+                found.append(each.samples(own, buffers))
             except Exception as error:
                 raise self.named(shard, error) from error
         return found
@@ -252,23 +260,6 @@ class OpenShards:
             self._open.pop(next(iter(self._open)), None)  # another thread may have been first
         self._open[shard] = opened
         return opened
-
-    def check(self, shard: int, *, completely: bool = False) -> int:
-        """Compare the data file with what it was when the dataset was opened, and the key of its first sample with the
-        shard, for libraries that read the file themselves; `completely`: read all of it. Returns how many samples
-        were read. Raises DamagedShard."""
-        try:
-            data, count = self.data(shard), 0
-            if completely or data.key_start:
-                for sample in plugins.load("writers", self._shards.output_format).read(data.local()):
-                    if data.key_start:
-                        check_key(data, sample.key)
-                    count += 1
-                    if not completely:
-                        break
-        except Exception as error:
-            raise self.named(shard, error) from error
-        return count
 
     def data(self, shard: int) -> ShardData:
         """Of a shard, whether it is open or not. Raises DamagedShard."""

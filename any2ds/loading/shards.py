@@ -20,7 +20,6 @@ from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import NamesInOrder, ShardFiles
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.shards import ShardEntry, ShardTable
@@ -37,15 +36,6 @@ _LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions 
 _KIND_OF_WIDS = "wids-shard-index"
 _STATS_AT_ONCE = 10_000
 _LARGEST_INDEX = 64 << 20  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The shards of a retry."""
-
-    segment: int  # its number
-    shards: range
-    missing: frozenset[int]  # shards that are not finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ class ShardSet:
     file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
     # those of other tools' tar files are taken as a whole, and 0 is unknown
     further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
-    retries: tuple[Retry, ...] = ()  # whose samples have the keys of earlier shards
+    retries: tuple[range, ...] = ()  # numbers of shards whose samples have the keys of earlier shards
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -87,24 +77,12 @@ class ShardSet:
             raise OutputError(f"{redacted(url)!r} has no finished shard")
         if opened.writer.extension is None:
             raise OutputError(f"{redacted(url)!r} stores no files: read its metadata with pyarrow or pandas")
-        return cls.of_dataset(opened)
-
-    @classmethod
-    def of_dataset(cls, opened: ShardSample, *, all_rows: bool = False, with_data: bool = True) -> ShardSet:
-        """With `all_rows`, shards without a sample as well; without `with_data`, their data need not be there.
-
-        Raises DamagedShard.
-        """
         dataset = opened.dataset
         has_indexes = not dataset.is_img2dataset or not dataset.listing.ends.keys().isdisjoint(opened.writer.sidecars)
         table = opened.table if opened.table is not None else _table_of_stats(dataset)
-        with_samples = table.only(compress(table.ids, table.column("samples")))
-        if not all_rows:
-            table = with_samples
+        table = table.only(compress(table.ids, table.column("samples")))
         shards = dataset.finished.only(table.ids)
-        marks = array("q")
-        if with_data and opened.writer.extension is not None:
-            marks = _check_presence(dataset, with_samples)
+        marks = _check_presence(dataset, table)
         return cls(
             dataset.folder,
             dataset.output_format or "",
@@ -152,17 +130,13 @@ class ShardSet:
 
     def key_start(self, shard: int) -> str:
         """With what the keys of the samples of a shard begin; "" if that is unknown."""
-        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each.shards for each in self.retries)):
+        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.retries)):
             return ""
         return self.names[shard].partition(".")[0]
 
     def describe(self, shard: int) -> str:
         """For messages."""
         return f"shard {self.names[shard] or self.tables[shard]} of {redacted(self.folder.url)!r}"
-
-    def one_by_one(self) -> Iterator[ShardSet]:
-        """Each shard as a dataset of its own. Small, to be sent to the process that reads it."""
-        return (self.part(range(shard, shard + 1)) for shard in range(len(self)))
 
     def part(self, numbers: range) -> ShardSet:
         """Some shards that follow each other as a dataset of their own."""
@@ -205,17 +179,9 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
     return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
 
 
-def _retries(dataset: Dataset) -> tuple[Retry, ...]:
-    retries = [each for each in dataset.run.segments if each.kind == "retry"] if dataset.run is not None else []
-    finished = frozenset(dataset.finished.ids) if retries else frozenset[int]()
-    return tuple(
-        Retry(
-            each.number,
-            range(each.first_shard, each.end or 0),
-            frozenset(ExpectedShards([each], finished).missing),
-        )
-        for each in retries
-    )
+def _retries(dataset: Dataset) -> tuple[range, ...]:
+    segments = dataset.run.segments if dataset.run is not None else ()
+    return tuple(range(each.first_shard, each.end or 0) for each in segments if each.kind == "retry")
 
 
 def _table_of_stats(dataset: Dataset) -> ShardTable:

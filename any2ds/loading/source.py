@@ -19,6 +19,7 @@ from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.loading import ahead, arrow, frameworks, huggingface, tf_data
+from any2ds.loading.ahead import Stored
 from any2ds.loading.libraries import imported
 from any2ds.loading.metadata import MetadataTables, Rows, dataset_of
 from any2ds.loading.opened import OpenShards
@@ -59,7 +60,7 @@ class Source(Sequence[Sample]):
     def __getitem__(self, item: int | slice | Sequence[int]) -> Sample | list[Sample]:
         if type(item) is not int:
             if isinstance(item, slice):
-                return self._many(self._numbers[item])
+                return list(map(self.finished, self._many(self._numbers[item])))
             if isinstance(item, Iterable) and not _is_scalar(item):
                 return self.__getitems__(_listed(item))
             item = _index(item)
@@ -72,6 +73,12 @@ class Source(Sequence[Sample]):
 
     def __getitems__(self, items: Sequence[int]) -> list[Sample]:
         """Several samples, in this order; PyTorch's DataLoader and Hugging Face's datasets ask for batches by it."""
+        return list(map(self.finished, self.stored(items)))
+
+    _getitems = __getitems__  # Grain's name for it
+
+    def stored(self, items: Sequence[int]) -> list[Stored]:
+        """Several samples, in this order, as they lie in their shards: `finished` decodes each when it is given."""
         numbers, count = self._numbers, len(self)
         wanted = [_index(item) for item in items]
         for each in wanted:
@@ -79,7 +86,9 @@ class Source(Sequence[Sample]):
                 raise self._no_sample(each)
         return self._many([numbers[each] for each in wanted])
 
-    _getitems = __getitems__  # Grain's name for it
+    def finished(self, stored: Stored) -> Sample:
+        """A sample as it is given. Raises DamagedShard."""
+        return self._opened.finished(stored)
 
     def _no_sample(self, number: int) -> IndexError:
         return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
@@ -87,9 +96,11 @@ class Source(Sequence[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         numbers = self._numbers
         if not self.is_local:
-            return ahead.in_order(self._many, (numbers[first:stop] for first, stop in pairwise(self._chunk_starts())))
+            chunks = (numbers[first:stop] for first, stop in pairwise(self._chunk_starts()))
+            return map(self.finished, ahead.in_order(self._many, chunks))
         starts = range(0, len(numbers), _READ_AT_ONCE)
-        return chain.from_iterable(self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
+        parts = (self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
+        return map(self.finished, chain.from_iterable(parts))
 
     def _chunk_starts(self) -> Iterator[int]:
         """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
@@ -111,13 +122,13 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(len(self._spanned()))} ({columns})>"
 
-    def _spanned(self) -> int:
-        """Number of shards from which its samples are taken: the same after others were added to the dataset."""
+    def _spanned(self) -> list[int]:
+        """The shards from which its samples are taken: the same after others were added to the dataset."""
         spans = (span.numbers for span in self._selection.spans)
         ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
-        return len({shard for first, last in ends for shard in range(first, last + 1)})
+        return sorted({shard - 1 for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
@@ -217,11 +228,16 @@ class Source(Sequence[Sample]):
 
         return TorchStream(self, options)  # which a DataLoader knows for an IterableDataset
 
-    @property
+    @cached_property
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
         return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The data file of each of `shards`."""
+        return [self._shards.names[bisect_right(self._starts, part._numbers[0]) - 1] for part in self.shards]
 
     def read_options(self, *, num_workers: int = 0, num_threads: int | None = None) -> Any:
         """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
@@ -316,11 +332,9 @@ class Source(Sequence[Sample]):
     def to_tf(self, **stream: Any) -> Any:
         """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
 
-        TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
+        Samples come from a Python generator. See docs/tensorflow.md, also for TensorFlow's own reading of tfrecord.
         """
-        source = self.as_stored
-        records = tf_data.Records(source._shards, source._opened, source._numbers, source._fields)
-        return tf_data.dataset(source, records, stream)
+        return tf_data.dataset(self.as_stored, stream)
 
     def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
         """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
@@ -345,11 +359,11 @@ class Source(Sequence[Sample]):
         """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
         return arrow.spark(self, session)
 
-    def _many(self, numbers: Sequence[int]) -> list[Sample]:
+    def _many(self, numbers: Sequence[int]) -> list[Stored]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""
         starts = self._starts
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
-        found: list[Sample] = [{}] * len(numbers)
+        found: list[Stored] = [(0, {})] * len(numbers)
         groups: list[tuple[int, list[int]]] = []  # shard, and numbers in it
         place = 0
         while place < len(order):
@@ -360,8 +374,10 @@ class Source(Sequence[Sample]):
                 own.append(number - first)
                 place += 1
             groups.append((shard, own))
-        for at, sample in zip(order, chain.from_iterable(self._read(groups)), strict=True):
-            found[at] = sample
+        places = iter(order)
+        for (shard, _), samples in zip(groups, self._read(groups), strict=True):
+            for sample in samples:
+                found[next(places)] = shard, sample
         return found
 
     def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[Sample]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from any2ds.core.errors import UsageError
 from any2ds.loading import ahead
+from any2ds.loading.ahead import Stored
 from any2ds.loading.order import BLOCK, ConsumerState, Deal, EpochOrder, Left, merged, states_in
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ class Stream:
         return int(self._shared[_ITERATION]) == iteration
 
     def _samples(self, now: ConsumerState) -> Iterator[dict[str, Any]]:
-        for sample in self._read(self._positions(now), now):
+        for stored in self._read(self._positions(now), now):
+            sample = self._source.finished(stored)
             if self._now is now:  # else another iteration has begun
                 self._taken += 1
             yield sample
@@ -152,15 +154,15 @@ class Stream:
             number = now.deal.number(now.rank, now.worker, taken)
             yield left.position(number) if number < count else epoch + number - count
 
-    def _read(self, positions: Iterator[int], now: ConsumerState) -> Iterator[dict[str, Any]]:
+    def _read(self, positions: Iterator[int], now: ConsumerState) -> Iterator[Stored]:
         source, order, consumers = self._source, now.order, now.deal.ranks * now.deal.workers
         if source.is_local:
-            return chain.from_iterable(map(source.__getitems__, map(order.samples, _chunks(positions))))
+            return chain.from_iterable(map(source.stored, map(order.samples, _chunks(positions))))
         size = ahead.chunk_size(source.sample_bytes)
         if order.window and order.blocks_in_window * BLOCK * source.sample_bytes <= _MOST_HELD * consumers:
             windows = groupby(positions, order.window_of_position)
-            return ahead.in_windows(source.__getitems__, (order.samples(own) for _, own in windows), BLOCK, size)
-        return ahead.in_order(source.__getitems__, map(order.samples, _chunks(positions, size)))
+            return ahead.in_windows(source.stored, (order.samples(own) for _, own in windows), BLOCK, size)
+        return ahead.in_order(source.stored, map(order.samples, _chunks(positions, size)))
 
     def state_dict(self) -> dict[str, Any]:
         """What this consumer has taken of the epoch: plain values.

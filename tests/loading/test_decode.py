@@ -10,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import any2ds
 from any2ds import download
@@ -225,3 +225,41 @@ def test_sound_text_and_video_of_every_format(output_format: str, tmp_path: Path
     assert (heard["data"].shape, heard["data"].dtype, heard["rate"]) == ((800, 2), np.float32, 8000)
     assert read["data"] == "größer\n"
     assert [frame.shape for frame in seen["data"]] == [(16, 32, 3)] * 10
+
+
+def turned(orientation: int, form: str) -> bytes:
+    """A picture with that orientation in its Exif data."""
+    pixels = np.zeros((16, 24, 3), np.uint8)
+    pixels[:8, :8], pixels[8:, 16:] = (250, 10, 10), (10, 10, 250)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, form, exif=exif, **({"quality": 95} if form == "JPEG" else {}))
+    return stream.getvalue()
+
+
+def test_pictures_are_upright(tmp_path: Path) -> None:
+    files = {f"{n}.{form.lower()}": turned(n, form) for n in range(1, 9) for form in ("JPEG", "PNG")}
+    ds = any2ds.load(made(files, tmp_path), decode=True)
+    for sample, content in zip(ds, files.values(), strict=True):
+        wanted = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
+        assert sample["data"].shape == wanted.shape
+        assert np.abs(sample["data"].astype(int) - wanted).max() < 20
+
+
+def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
+    content = bytearray(picture("JPEG"))
+    frame = content.index(b"\xff\xc0")
+    content[frame + 5 : frame + 9] = (60_000).to_bytes(2, "big") * 2
+    ds = any2ds.load(made({"0.jpg": bytes(content)}, tmp_path), decode=True)
+    with pytest.raises(DamagedShard, match="60,000 x 60,000 pixels"):
+        ds[0]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_damaged_file_ends_nothing_before_its_turn(is_stream: bool, folder: Path) -> None:
+    ds = any2ds.load(folder, decode=True, columns=["key", "data"])
+    samples = iter(ds.stream() if is_stream else ds)
+    assert [next(samples)["key"][-1] for _ in range(6)] == list("012345")
+    with pytest.raises(DamagedShard, match="'000000006'"):
+        next(samples)

@@ -40,7 +40,7 @@ ANSWERS = [
 IMPATIENT = {"s3": {"config_kwargs": {"read_timeout": 0.5}}}
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 EACH_FORMAT = ["webdataset", *(pytest.param(name, marks=pytest.mark.slow) for name in FORMATS[1:])]
-OF_RANGES = frozenset({"webdataset", "parquet", "tfrecord"})  # of which nothing is copied
+OF_RANGES = frozenset({"webdataset", "tfrecord"})  # of which each sample is a request
 ROWS, SHARD = 12, 5
 
 
@@ -172,7 +172,7 @@ def test_requests_that_fail_are_made_again(output_format: str, bucket: Bucket, d
     with bucket.failing(0.2) as failed:
         assert [ds[n]["data"] for n in range(0, ROWS, 2)] == [content(n) for n in range(0, ROWS, 2)]
         assert [sample["data"] for sample in ds[::-2]] == [content(n) for n in range(ROWS)][::-2]
-    assert failed.total()
+    assert failed.total() or output_format == "parquet"  # whose row groups are read once
 
 
 @pytest.mark.parametrize("output_format", EACH_FORMAT)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from any2ds.core import plugins
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.kinds import DRAWN, kind_of_ext
+from any2ds.core.kinds import DRAWN, kind_of_ext
 
 BEGIN = "<!-- any2ds card: what stands from here to the end mark is written anew by `any2ds card` -->"
 END = "<!-- any2ds card: end -->"

@@ -19,7 +19,6 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
-from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -31,11 +30,12 @@ from any2ds.dataset.features import Tensor as Tensor
 from any2ds.dataset.features import Text as Text
 from any2ds.dataset.features import Video as Video
 from any2ds.dataset.features import parse_bool as parse_bool
-from any2ds.dataset.load.load import load as load
-from any2ds.dataset.load.splits import split as split
-from any2ds.dataset.summary import Summary as Summary
 from any2ds.dataset.verify.report import VerifyReport as VerifyReport
+from any2ds.describe.card.card import Card as Card
+from any2ds.describe.summary import Summary as Summary
 from any2ds.estimate.result import Estimate as Estimate
+from any2ds.loading.load import load as load
+from any2ds.loading.splits import split as split
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig

@@ -63,9 +63,9 @@ _FUNCTIONS = {
     "retry": "run.retry:retry",
     "estimate": "estimate.estimate:estimate",
     "verify": "dataset.verify.verify:verify",
-    "inspect": "dataset.inspect:inspect",
-    "report": "dataset.report.report:report",
-    "card": "dataset.card.card:card",
+    "inspect": "describe.inspect:inspect",
+    "report": "describe.report.report:report",
+    "card": "describe.card.card:card",
     "build": "recipes.build:build",
     "new": "recipes.new:new",
     "recipes": "recipes.listing:lines",
@@ -136,7 +136,7 @@ def _show_verified(report: Any, _: Any) -> None:
 
 def _show_summary(summary: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.screen import show
+    from any2ds.describe.screen import show
 
     with standard_output() as stream:
         show(summary, stream)

@@ -24,7 +24,9 @@ PURE = {
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",
     "run": "ledger diagnosis place",
-    "dataset": "load.order load.expressions summary sums expected shards",
+    "dataset": "expected shards",
+    "loading": "order expressions",
+    "describe": "summary sums",
     "estimate": "advice facts model prices sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]

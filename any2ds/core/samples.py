@@ -56,11 +56,6 @@ class StoredSample:
         """Its file."""
         return self.members.get(self.ext)
 
-    @property
-    def as_files(self) -> dict[str, Any]:
-        """Its `key`, and the content of its `members` by extension."""
-        return {"key": self.key, "members": {ext: body.read() for ext, body in self.members.items()}}
-
 
 class Payload(NamedTuple):
     """What a server answered with success."""

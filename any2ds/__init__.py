@@ -7,6 +7,8 @@ download(url_list="urls.parquet", output_folder="dataset", output_format="webdat
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 from any2ds.core.version import __version__ as __version__
@@ -18,25 +20,35 @@ _PUBLIC = {
     "core.errors": "Any2dsError RunError UsageError",
     "core.reports": "IncompleteRun RunReport",
     "core.samples": "Sample",
-    "dataset.card.card": "card",
+    "describe.card.card": "card",
     "dataset.features": "Audio Bytes ClassLabel Image Optional Scalar Tensor Text Video parse_bool",
-    "dataset.inspect": "inspect",
-    "dataset.load.load": "load",
-    "dataset.load.splits": "split",
-    "dataset.report.report": "report",
+    "describe.inspect": "inspect",
+    "loading.load": "load",
+    "loading.splits": "split",
+    "describe.report.report": "report",
     "dataset.verify.verify": "verify",
-    "forecast.estimate": "estimate",
+    "estimate.estimate": "estimate",
     "recipes.build": "build",
     "recipes.info": "Info",
     "recipes.recipe": "Recipe RecipeConfig UrlRows",
     "run.download": "download",
-    "run.finish": "finish",
     "run.retry": "retry",
     "writers.example_records": "parse_example",
 }
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 __all__ = sorted([*_MODULES, "Sequence", "__version__", "beam"])  # noqa: PLE0605
+
+
+class _Package(ModuleType):
+    """Keeps the name of a command where a room has the same: an import of the room would bind it to the module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

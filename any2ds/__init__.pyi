@@ -19,7 +19,6 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
-from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -31,16 +30,16 @@ from any2ds.dataset.features import Tensor as Tensor
 from any2ds.dataset.features import Text as Text
 from any2ds.dataset.features import Video as Video
 from any2ds.dataset.features import parse_bool as parse_bool
-from any2ds.dataset.load.load import load as load
-from any2ds.dataset.load.splits import split as split
-from any2ds.dataset.summary import Summary as Summary
 from any2ds.dataset.verify.report import VerifyReport as VerifyReport
-from any2ds.forecast.result import Estimate as Estimate
+from any2ds.describe.card.card import Card as Card
+from any2ds.describe.summary import Summary as Summary
+from any2ds.estimate.result import Estimate as Estimate
+from any2ds.loading.load import load as load
+from any2ds.loading.splits import split as split
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
 from any2ds.recipes.recipe import UrlRows as UrlRows
-from any2ds.run.ranks import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [
@@ -70,7 +69,6 @@ __all__ = [
     "card",
     "download",
     "estimate",
-    "finish",
     "inspect",
     "load",
     "parse_bool",
@@ -1229,20 +1227,3 @@ def build(
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
     shards could not be written."""
-
-def finish(
-    output_folder: str | Path,
-    *,
-    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    report: bool = True,
-    config: str | Path | None = None,
-) -> Completion:
-    """Write the files about a dataset as a whole, which the last of several runs writes if all of them end.
-
-    Which dataset:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
-        report: write report.html into the folder (default: True)
-        config: YAML or JSON file with any of these; what is given here wins
-
-    Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it."""

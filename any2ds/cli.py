@@ -61,15 +61,14 @@ def _open_closed_streams() -> None:
 _FUNCTIONS = {
     "download": "run.download:download",
     "retry": "run.retry:retry",
-    "estimate": "forecast.estimate:estimate",
+    "estimate": "estimate.estimate:estimate",
     "verify": "dataset.verify.verify:verify",
-    "inspect": "dataset.inspect:inspect",
-    "report": "dataset.report.report:report",
-    "card": "dataset.card.card:card",
+    "inspect": "describe.inspect:inspect",
+    "report": "describe.report.report:report",
+    "card": "describe.card.card:card",
     "build": "recipes.build:build",
     "new": "recipes.new:new",
     "recipes": "recipes.listing:lines",
-    "finish": "run.finish:finish",
 }
 
 
@@ -137,7 +136,7 @@ def _show_verified(report: Any, _: Any) -> None:
 
 def _show_summary(summary: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.screen import show
+    from any2ds.describe.screen import show
 
     with standard_output() as stream:
         show(summary, stream)
@@ -145,7 +144,7 @@ def _show_summary(summary: Any, _: Any) -> None:
 
 def _show_estimate(estimate: Any, wanted: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.forecast.screen import show
+    from any2ds.estimate.screen import show
 
     if wanted.format == "md":
         _print(estimate.to_markdown())
@@ -180,7 +179,6 @@ _SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
     "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
     "new": _show_new,
     "recipes": lambda lines, _: _print("\n".join(lines)),
-    "finish": lambda completion, _: _print(_fitting(str(completion), sys.stdout)),
 }
 
 
@@ -349,7 +347,7 @@ def _all_options() -> set[str]:
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
     if name == "estimate" and given.get("from_dataset"):
-        from any2ds.forecast.earlier import with_recorded
+        from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)
     return given

@@ -24,8 +24,10 @@ PURE = {
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",
     "run": "ledger diagnosis place",
-    "dataset": "load.order load.expressions summary sums expected shards",
-    "forecast": "advice model prices sketches simulation",
+    "dataset": "expected shards",
+    "loading": "order expressions",
+    "describe": "summary sums",
+    "estimate": "advice facts model prices sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]
 _PATH = re.compile(r"any2ds(\.\w+)+")  # of what a test patches by its name

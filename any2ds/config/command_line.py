@@ -90,16 +90,6 @@ def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
     return {theirs.get(name, name): value for name, value in {**given, **differing()}.items()}
 
 
-def report_command(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """The command that writes the report of a dataset; see `retry_command`."""
-    return _quoted(["any2ds", "report", _subject(folder), *_access_flags(options, has_stores)])
-
-
-def report_call(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """The same as a call from Python."""
-    return f"any2ds.report({', '.join([repr(folder), *_access_keywords(options, has_stores)])})"
-
-
 def load_call(folder: str, has_stores: bool = False) -> str:
     """The call that loads the samples of a dataset; see `retry_command`."""
     return f"any2ds.load({json.dumps(folder, ensure_ascii=False)}{', storage_options=...' if has_stores else ''})"

@@ -107,11 +107,6 @@ COMMANDS: Mapping[str, Command] = {
         [recipes.RecipesOptions],
         (),
     ),
-    "finish": Command(
-        "any2ds finish OUTPUT_FOLDER",
-        "write the files about a dataset made with --rank",
-        [options.FinishOptions],
-    ),
 }
 
 FIRST_WORDS = (*COMMANDS, "completion", "help")

@@ -546,15 +546,6 @@ _DATASET = "folder of the dataset, local or remote (s3://bucket/name), or the na
 
 
 @dataclass(frozen=True, slots=True)
-class FinishOptions:
-    """Which dataset"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-    report: bool = option("write report.html into the folder", boolean, True)
-
-
-@dataclass(frozen=True, slots=True)
 class RetryOptions:
     """Which rows are tried again"""
 

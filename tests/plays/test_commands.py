@@ -12,7 +12,7 @@ import any2ds
 from tests.support.play import ROOT, Play, Row
 
 COMMANDS = (
-    "download retry estimate verify inspect report card build new recipes finish completion".split()  # noqa: SIM905
+    "download retry estimate verify inspect report card build new recipes completion".split()  # noqa: SIM905
 )
 
 
@@ -226,12 +226,6 @@ def test_columns_that_are_not_kept_are_named() -> None:
     assert all(word in outcome.stderr for word in ("licence", "alt"))
     log = Play({"a.jpg": Row(columns={"licence": "x", "alt": "y"})}, caption_col="alt").run(log_format="json").log
     assert log[0]["columns_left_out"] == ["licence"]
-
-
-def test_options_without_effect_are_named_in_the_end() -> None:
-    log = Play({"a.txt": "ok"}, file_size=16).run(log_format="json").log
-    (finish,) = [line for line in log if line["event"] == "finish"]
-    assert [name.strip("-") for name in finish["unused_options"]] == ["file_size"]
 
 
 # --- config files ---

@@ -19,7 +19,7 @@ import pytest
 from any2ds import card, download, inspect, report, retry
 from any2ds.core.errors import OptionError, OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
-from any2ds.dataset.screen import show
+from any2ds.describe.screen import show
 from any2ds.testing.server import serve
 from tests.support.params import sampled
 from tests.support.pictures import encoded, jpeg, photograph

@@ -19,7 +19,7 @@ from any2ds.config.options import public
 from any2ds.core.errors import redacted
 from any2ds.core.metadata import example_of, without_credentials
 from any2ds.core.reports import RunReport
-from any2ds.dataset.shown import shown_url
+from any2ds.describe.shown import shown_url
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 from tests.support.params import sampled

@@ -17,8 +17,7 @@ from any2ds.run.reporters._contract import Facts
 from any2ds.run.reporters._facts import shortened
 
 _LONGEST_NAMES = 200  # characters of the columns that are named
-_MOST_FAILURES, _MOST_HOSTS = 5, 3  # that the live lines name
-_HOST_LENGTH, _WHY_LENGTH = 40, 60  # characters of a host's name, and of what it said
+_MOST_FAILURES = 5  # that the live lines name
 _BAR, _SHORTEST_BAR = 40, 8  # columns
 _MOST_EXPLAINED = 12  # outcomes at the end, the most frequent
 _MOST_TYPES = 8  # that are named
@@ -110,7 +109,6 @@ def _groups(facts: Facts, first: str) -> Iterator[tuple[str, list[str]]]:
     ]
     yield "", [piece for piece in figures if piece]
     yield "yellow", _failures(facts)
-    yield "", _hosts(facts)
     yield "cyan", [printable(facts["limit_words"])] if facts["limit_words"] else []
 
 
@@ -148,16 +146,6 @@ def _failures(facts: Facts) -> list[str]:
     others = sum(rows for _, rows in failed[_MOST_FAILURES:])
     pieces = [f"{code} {rows:,}" for code, rows in [*failed[:_MOST_FAILURES], ("others", others)] if rows]
     return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
-
-
-def _hosts(facts: Facts) -> list[str]:
-    pieces = [
-        f"{shortened(host['name'], _HOST_LENGTH)} {host['waiting']:,}"
-        + (f" ({shortened(host['why'], _WHY_LENGTH)})" if host["why"] else "")
-        for host in facts["hosts"][:_MOST_HOSTS]
-        if host["waiting"]
-    ]
-    return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
 
 
 def _joined(pieces: Sequence[str], columns: int) -> list[str]:
@@ -248,18 +236,14 @@ def _figures(facts: Facts) -> Iterator[str]:
             yield f"{member.name}: {member.text}"
     for reason, count in facts["not_processed"].items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
-    unused = facts["unused_options"]
-    for kinds in dict.fromkeys(unused.values()):
-        options = ", ".join(option for option in unused if unused[option] == kinds)
-        yield f"{options} changed nothing: no {kinds} was among the files"
 
 
 def _types(facts: Facts) -> Iterator[str]:
     """What the stored files are: pages of HTML are no failures, and no images."""
     shown = [f"{files:,} {name}" for name, files in facts["types"].items()]
     more = [f"{len(shown) - _MOST_TYPES:,} more types"] if len(shown) > _MOST_TYPES else []
-    where = "types in the whole dataset" if facts["types_of_all"] else "types"
-    yield f"{where}: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
+    if facts["outcomes"]:
+        yield f"types: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
 
 
 def _shards(facts: Facts) -> Iterator[str]:
@@ -278,7 +262,7 @@ def _shards(facts: Facts) -> Iterator[str]:
         yield f"{first}: the same command without --limit makes the rest"
     if facts["shards_of_others"]:
         are = shard_count(facts["shards_of_others"], "is", "are")
-        yield f"{are} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"
+        yield f"{are} left to others; the last of them writes the files about the whole dataset"
     elif facts["shards_of_others"] == 0:
         yield "all shards of the list are there: the dataset is complete"
 
@@ -291,6 +275,5 @@ def _next_steps(facts: Facts) -> dict[str, str | None]:
         "to load": facts["load"],
         "to load without any2ds": "the files that .any2ds/shards lists" if is_long else pattern,
         "to look at": facts["report"],
-        "to look at what is finished": facts["report_command"],
         f"to retry what may work now ({row_count(facts['retryable_rows'])})": facts["retry"],
     }

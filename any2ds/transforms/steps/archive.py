@@ -79,7 +79,6 @@ _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.
 class ArchiveTransform:
     """Unpacks archives, each once: an archive in an archive is a file like others."""
 
-    works_as = frozenset({"archive"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
 

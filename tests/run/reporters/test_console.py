@@ -46,7 +46,7 @@ def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:
 
 
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
-    return "\n".join(line.plain for line in ending(facts_of(total, run), width, str)) + "\n"
+    return "\n".join(line.plain for line in ending(facts_of(total, run), width)) + "\n"
 
 
 def test_what_was_filtered_is_neither_stored_nor_failed() -> None:

@@ -248,7 +248,7 @@ def read_sample(folder: str, config: Config) -> Sample:
     if not rows and not left_out:
         raise OutputError(f"{folder}: its metadata cannot be read")
     successes = sum(stats.successes for stats in shards)
-    urls = sum(stats.count - stats.duplicates for stats in shards) * len(config.url_columns)
+    urls = max(1, sum(stats.count - stats.duplicates for stats in shards)) * len(config.url_columns)
     latencies: Counter[int] = sum((Counter(stats.latencies) for stats in shards), Counter())
     robots = sum((stats.robots for stats in shards), RobotsCost())
     is_slow = dataset.folder.read(layout.SAMPLE_FILE) is not None

@@ -75,7 +75,6 @@ class RowCounts:
     status_dict: Mapping[str, int] = field(default_factory=dict)  # outcome code -> rows
     robots: RobotsCost = RobotsCost()  # what asking for robots.txt took
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files that a step left as they came
-    processed: Mapping[str, int] = field(default_factory=dict)  # step of any2ds -> samples that it changed or failed
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
     # member -> outcome -> files, where rows have several URLs; see `core.members`
     members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -112,7 +111,6 @@ class ShardReport(RowCounts):
             "attempts": 0,
             "examples": {},
             "latencies": {},
-            "processed": {},
             "splits": {},
             **stats,
         }  # those of other tools lack them
@@ -126,7 +124,6 @@ class ShardReport(RowCounts):
             exts=dict(stats["exts"]),
             splits=dict(stats["splits"]),
             not_processed=not_processed_in(stats),
-            processed=dict(stats["processed"]),
             examples=dict(stats["examples"]),
             members=members_in(stats),
             replaces=replaces_in(stats),
@@ -244,7 +241,6 @@ class RunReport(RowCounts):
             status_dict=dict(Counter(self.status_dict) + Counter(other.status_dict)),
             robots=self.robots + other.robots,
             not_processed=most_frequent(Counter(self.not_processed) + Counter(other.not_processed)),
-            processed=dict(Counter(self.processed) + Counter(other.processed)),
             examples={**other.examples, **self.examples},
             exts=dict((Counter(self.exts) + Counter(other.exts)).most_common(_MOST_EXTS)),
             members=members_added(self.members, other.members),

@@ -31,7 +31,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.dataset.sums import spread
+from any2ds.describe.sums import spread
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.profiles import Profiles

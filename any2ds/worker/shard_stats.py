@@ -26,7 +26,6 @@ class ShardStats:
         self.start_time = time.time()
         self._bytes = 0  # of stored files
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
-        self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.replaces: Mapping[str, int] = {}  # failure code -> rows of earlier shards that are tried again in this one
         self.replaced_members: Mapping[str, Mapping[str, int]] = {}  # what had become of their members
@@ -98,7 +97,6 @@ class ShardStats:
             replaces=dict(self.replaces),
             replaced_members={name: dict(of) for name, of in self.replaced_members.items()},
             not_processed=most_frequent(self.not_processed),
-            processed=dict(self.processed),
             attempts=self.attempts,
             examples=self.examples,
             members={name: dict(of) for name, of in self._of_members.items() if of},

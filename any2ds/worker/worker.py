@@ -36,6 +36,7 @@ from any2ds.transforms.chain import Pipeline, carried, step_records
 # Modules that a working worker needs are imported in `__call__`: the run, which only sends it, does without.
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Buffer
+    from any2ds.core.layout import Layout
     from any2ds.fetch.contract import Fetcher
     from any2ds.storage.lock.lock_file import LockRef
     from any2ds.transforms.pipeline import PipelineRunner
@@ -106,6 +107,10 @@ class ShardWorker:
     @property
     def folder(self) -> OutputFolder:
         return open_folder(self._options.output_folder, self._storage)
+
+    @property
+    def layout(self) -> Layout:
+        return self._options.layout
 
     def under(self, locks: tuple[LockRef, ...]) -> ShardWorker:
         worker = copy.copy(self)

@@ -37,6 +37,7 @@ class MetricsCollector:
         self._cpu = resources.cpu()
         self._at_last_shard = ProcessCost(self._cpu, self._own_cpu)
         self.is_held_back = False  # rows wait until finished shards are published
+        self.is_supplied = False  # the next shard waits until steps have less to do
         self.is_crowded = False  # the next shard waits until another one is complete
 
     def wrote(self, seconds: float) -> None:
@@ -99,6 +100,8 @@ class MetricsCollector:
         lacking = waits.pop("rows", 0.0)
         if self.is_held_back:
             waits[self._publishing] += lacking
+        elif self.is_supplied:
+            waits["transforms"] += lacking
         elif self.is_crowded:  # by shards that lack rows of slow hosts, whether these are on their way or not
             waits["hosts" if traffic.queued else "answers"] += lacking
         else:

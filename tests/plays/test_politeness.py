@@ -78,10 +78,8 @@ def test_what_x_robots_tag_excludes(header: str, directives: str | None, code: s
 
 
 def test_headers_user_agent_and_cookies_of_the_run_are_sent() -> None:
-    play = Play({"a.txt": "ok"}, user_agent="me/1", headers="Referer: https://a, X-Key: b")
-    cookie = "127.0.0.1\tFALSE\t/\tFALSE\t0\tflavour\tvanilla\n"
-    (play.folder / "jar.txt").write_text("# Netscape HTTP Cookie File\n" + cookie)
-    assert play.run(cookies="jar.txt").codes == {"success": 1}
+    play = Play({"a.txt": "ok"}, user_agent="me/1", headers="Referer: https://a, X-Key: b, Cookie: flavour=vanilla")
+    assert play.run().codes == {"success": 1}
     (request,) = play.web.requests
     assert request.headers["User-Agent"] == "me/1"
     assert (request.headers["Referer"], request.headers["X-Key"]) == ("https://a", "b")
@@ -242,7 +240,6 @@ def test_a_name_that_leads_to_this_machine_is_blocked_where_private_addresses_ar
         {"nameservers": "no address"},
         {"hosts": {"127.0.0.1": {"timeout": 3}}},
         {"headers": "no colon"},
-        {"cookies": "absent.txt"},
         {"fetcher": "wget"},
         {"retries": -1},
         {"timeout": -1},

@@ -19,7 +19,7 @@ from urllib.parse import urljoin
 
 import pycurl
 
-from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
+from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
@@ -498,9 +498,6 @@ class _Transfer:
         self._dropped = 0  # bytes of a body that nobody wants, an error page's most often
         self.pool = pool
         self._options = pool.profile.options
-        self._jar = pool.profile.jar
-        self._bounds_headers = self._options.max_header_bytes < MOST_HEADER_BYTES
-        self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self.resolved = ""  # the addresses of a host, in the notation of libcurl
@@ -570,7 +567,7 @@ class _Transfer:
             others = (header for header in headers if not header.lower().startswith("referer:"))
             headers = [*others, f"Referer: {self._referer}"]
         handle.setopt(pycurl.HTTPHEADER, headers)
-        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies or self._jar else None)
+        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies else None)
         handle.setopt(pycurl.NOBODY, self.attempt.probe)
         handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if self.attempt.asks else self._longest)
         handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)
@@ -585,21 +582,19 @@ class _Transfer:
         self._decoder: Decoder | None = None  # of a body with a Content-Encoding
         self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
         self.connection: _Connection | None = None  # that the last request has used
-        self._header_size = self._dropped = 0
+        self._dropped = 0
         self.lines.clear()
         self._headers.clear()
 
     def _cookies_for(self, url: str) -> str | None:
-        """The value of the Cookie header: of the user's file, and of answers on the way of redirects to here."""
+        """The value of the Cookie header: what answers have set on the way of redirects to here."""
         if not url.startswith("http"):
             return None
-        found = [self._jar.header(url)] if self._jar is not None else []
-        found += [
+        return "; ".join(
             text
             for (host, _), (text, is_secure) in self._cookies.items()
             if host == parts(url)[2] and (url.startswith("https:") or not is_secure)
-        ]
-        return "; ".join(filter(None, found)) or None
+        )
 
     def _keep_cookies(self, lines: str) -> None:
         """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""
@@ -812,10 +807,6 @@ class _Transfer:
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
         lines, headers = self.lines, self._headers
-        if self._bounds_headers:  # more tightly than libcurl does
-            self._header_size += sum(map(len, lines))
-            if self._header_size > self._options.max_header_bytes:
-                self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
             initial = line[0]
             if initial not in _INITIALS or (initial in _C and line[8:9] not in _NINTH):
@@ -878,7 +869,7 @@ class _Transfer:
 
     def _start_decoding(self, content_encoding: str) -> None:
         try:
-            decoder = Decoder(content_encoding, self._options.max_content_ratio)
+            decoder = Decoder(content_encoding)
             if decoder.needs_all:
                 self._late_decoder = decoder
             else:

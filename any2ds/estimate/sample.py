@@ -51,6 +51,7 @@ _LEAST_OF_HOST = 20  # rows that are fetched at any pace
 _SINGLE_HOST = 0.95  # share of the rows, from which on a list counts as one of a single host
 _SHARDS, _METADATA = 1000, 50  # shards of a dataset whose statistics, and whose metadata, are read
 _MOST_ROWS = 50_000
+_IDLE_CPU, _MOST_IDLE = 0.009, 0.75  # seconds in a second of waiting, measured; and share of all that is taken for it
 _COLUMNS = ("url", "status", "error_code", "error_message", "bytes", "attempts")
 _LEFT_OUT = "not fetched: the sample ends before the delay is over that the robots.txt of the host asks for"
 _NOT_TAKEN = ("output_folder", "incremental_mode", "limit")
@@ -247,10 +248,12 @@ def read_sample(folder: str, config: Config) -> Sample:
     if not rows and not left_out:
         raise OutputError(f"{folder}: its metadata cannot be read")
     successes = sum(stats.successes for stats in shards)
-    urls = sum(stats.count - stats.duplicates for stats in shards) * len(config.url_columns)
+    urls = max(1, sum(stats.count - stats.duplicates for stats in shards)) * len(config.url_columns)
     latencies: Counter[int] = sum((Counter(stats.latencies) for stats in shards), Counter())
     robots = sum((stats.robots for stats in shards), RobotsCost())
-    cost = _mean_cost([stats.process for stats in shards], urls)
+    is_slow = dataset.folder.read(layout.SAMPLE_FILE) is not None
+    waited = max(stats.end_time for stats in shards) - min(stats.start_time for stats in shards) if is_slow else 0.0
+    cost = _mean_cost([stats.process for stats in shards], urls, _IDLE_CPU * waited)
     sizes = [transfer.size for row in rows for transfer in row.transfers]
     return Sample(
         folder,
@@ -265,12 +268,15 @@ def read_sample(folder: str, config: Config) -> Sample:
     )
 
 
-def _mean_cost(costs: Sequence[ProcessCost], urls: int) -> ProcessCost | None:
-    """The cost of a URL; None for datasets that do not say it."""
-    if not any(cost.cpu for cost in costs):
-        return None
+def _mean_cost(costs: Sequence[ProcessCost], urls: int, idle: float) -> ProcessCost | None:
+    """The cost of a URL, without `idle` seconds of the processor, which a process with nothing to do takes; None for
+    datasets that do not say it."""
     cpu, own, received = (sum(getattr(cost, name) for cost in costs) for name in ("cpu", "own_cpu", "received"))
-    return ProcessCost(cpu / urls, own / urls, max(cost.memory for cost in costs), round(received / urls))
+    if not cpu:
+        return None
+    idle = min(idle, _MOST_IDLE * own)
+    memory = max(cost.memory for cost in costs)
+    return ProcessCost((cpu - idle) / urls, (own - idle) / urls, memory, round(received / urls))
 
 
 def _rows_of(dataset: Dataset, shard: ShardFiles, profiles: Profiles) -> Iterator[SampledRow]:

@@ -85,7 +85,8 @@ def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_silent_and_slow_rows_at_the_end_of_a_list_are_no_outage(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    for name in ("a.jpg", "slow.jpg"):
+        (tmp_path / name).write_bytes(b"\xff\xd8" + bytes(5000))
     with serve(tmp_path, {"hang": ["timeout"], "slow.jpg": ["slow:4.5"]}) as server:
         names = ["a.jpg"] * 200 + ["hang"] * 12 + ["slow.jpg"] * 20
         chosen = Config.from_options({"url_list": "-"}).fetch

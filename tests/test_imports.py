@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "any2ds"
 LAYERS = (
     "core < config < storage < readers fetch transforms writers distributors < dataset worker < loading < describe"
-    " < run beam < forecast recipes < cli < __main__"
+    " < run beam < estimate recipes < cli < __main__"
 )
 LAYER_OF = {room: floor for floor, rooms in enumerate(LAYERS.split(" < ")) for room in rooms.split()}
 MOST_FLOORS = 14  # between cli and core

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.padding import Padding
@@ -11,8 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from any2ds.config.command_line import given_options
-from any2ds.config.options import GROUPS
-from any2ds.config.signature import with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
@@ -38,11 +35,10 @@ def show(summary: Summary, stream: TextIO) -> None:
 
 def as_html(summary: Summary) -> str:
     """For notebooks."""
-    return html(_parts(summary, partial(with_keywords, function="download", groups=GROUPS)))
+    return html(_parts(summary))
 
 
-def _parts(found: Summary, phrase: Callable[[str], str] = str) -> Iterator[Any]:
-    """`phrase` makes of a message that names options one for notebooks."""
+def _parts(found: Summary) -> Iterator[Any]:
     yield Text(printable(found.output_folder), style="bold")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -52,7 +48,7 @@ def _parts(found: Summary, phrase: Callable[[str], str] = str) -> Iterator[Any]:
     yield facts
     if found.outcomes:
         yield Text("\noutcomes", style="bold")
-        yield _outcomes(found, phrase)
+        yield _outcomes(found)
     if found.columns:
         yield Text("\ncolumns of the metadata", style="bold")
         columns = ", ".join(f"{printable(name[:60])} {printable(kind[:60])}" for name, kind in found.columns.items())
@@ -134,7 +130,7 @@ def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:
     return separator.join(items[:number]) + more
 
 
-def _outcomes(found: Summary, phrase: Callable[[str], str]) -> Padding:
+def _outcomes(found: Summary) -> Padding:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(overflow="ellipsis", no_wrap=True, max_width=40)
     table.add_column(justify="right", no_wrap=True)
@@ -145,7 +141,7 @@ def _outcomes(found: Summary, phrase: Callable[[str], str]) -> Padding:
     for code, rows in ordered[:_OUTCOMES_SHOWN]:
         style = "" if code in NO_FAILURES else "yellow"
         share = text.percent(rows, total)
-        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(phrase(meaning_of(code))), style=style)
+        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(meaning_of(code)), style=style)
     if rest := ordered[_OUTCOMES_SHOWN:]:
         rows = sum(count for _, count in rest)
         table.add_row(f"… and {len(rest):,} more", f"{rows:,}", text.percent(rows, total), "")

@@ -1,43 +1,62 @@
-"""Beam's own options, as far as any2ds completes them: names of runners, and a cluster of Dask on this machine."""
+"""Beam as a guest in our process, and its options. What the others need of Beam is imported from here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-_SHORT = {
-    "daskrunner": "apache_beam.runners.dask.dask_runner.DaskRunner",  # which Beam has no short name for
-    # Beam would try to download Prism first, and go on with this one if it cannot.
-    "directrunner": "FnApiRunner",
-    "switchingdirectrunner": "FnApiRunner",
-}
-_DASK_ADDRESSES = ("dask_client_address", "dask_scheduler_file")
-_clusters: list[Any] = []  # they end with their object
+from any2ds.core.errors import OptionError, error_text
 
 
-def full_name(runner: str) -> str:
-    """The name by which Beam finds a runner that may have been given by a short one."""
-    return _SHORT.get(runner.lower(), _SHORT.get(f"{runner.lower()}runner", runner))
+@contextmanager
+def _logging_untouched() -> Iterator[None]:
+    """Around the import of Beam, which would set up the logging of the whole program."""
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
 
 
-def has_flag(flags: Iterable[str], *names: str) -> bool:
-    return any(flag.partition("=")[0] in {f"--{name}" for name in names} for flag in flags)
+with _logging_untouched():
+    import apache_beam as _beam
+    from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, PipelineOptions, StandardOptions
+    from apache_beam.runners.runner import PipelineState
+
+beam: Any = _beam
+__all__ = ("DebugOptions", "DirectOptions", "PipelineOptions", "PipelineState", "StandardOptions", "beam")
+
+DIRECT_RUNNER = "FnApiRunner"
+_SAME = ("BundleBasedDirectRunner", "DirectRunner", "SwitchingDirectRunner")  # which would try to download another one
+_WITH_OWN_OPTIONS = (DIRECT_RUNNER, "DataflowRunner")  # others have job servers, whose options Beam does not know
 
 
-def names_dask_cluster(flags: Iterable[str]) -> bool:
-    """Whether they say which cluster of Dask it is."""
-    return has_flag(flags, *_DASK_ADDRESSES)
+def pipeline_options(flags: Sequence[str]) -> PipelineOptions:
+    """What Beam makes of flags. Raises OptionError for those that it does not know, or that have no such value."""
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    with refusals():
+        options = PipelineOptions(list(flags))
+        standard = options.view_as(StandardOptions)
+        if standard.runner is None or standard.runner in _SAME:
+            standard.runner = DIRECT_RUNNER
+        known = options.get_all_options(drop_default=True)
+        unknown = options.get_all_options(drop_default=True, retain_unknown_options=True).keys() - known
+    if unknown and standard.runner in _WITH_OWN_OPTIONS:
+        raise OptionError(f"beam_options: Beam knows no {', '.join(f'--{name}' for name in sorted(unknown))}")
+    return options
 
 
-@cache
-def dask_cluster_flag(slots: int) -> str:
-    """Says that it is one of this machine: one for all pipelines of this process, in threads of it. Dask's own would be
-    processes, and another each time."""
-    from dask.distributed import LocalCluster
-
-    # Through TCP each task is a copy: tasks that share their objects give to Beam what others have made as well.
-    threads: dict[str, Any] = {"n_workers": 1, "threads_per_worker": slots, "processes": False, "protocol": "tcp://"}
-    cluster = LocalCluster(**threads, dashboard_address=None)
-    _clusters.append(cluster)
-    return f"--dask_client_address={cluster.scheduler_address}"
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What Beam raises, or prints and ends the process with, as an OptionError."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    except (Exception, SystemExit) as error:
+        cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        raise OptionError(f"beam_options: {error_text(cause)}") from error

@@ -34,10 +34,10 @@ _OUT_OF_MEMORY = (
 )
 
 
-def start_process(modules: Sequence[str] = (), **how: Any) -> subprocess.Popen[bytes]:
-    """A process that loads `modules`, and then waits for its worker; `how` as Popen has it."""
+def start_process(modules: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """A process that loads `modules`, and then waits for its worker."""
     # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
-    how["start_new_session"] = sys.platform != "win32"
+    how: dict[str, Any] = {"start_new_session": sys.platform != "win32"}
     if sys.platform == "win32":
         how["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
     process = start(_process.__name__, *modules, **how)
@@ -84,11 +84,10 @@ def _wait(process: Process, seconds: float) -> None:
 class Child:
     """A worker process, and the jobs that it has not reported on."""
 
-    def __init__(self, worker: Worker, inbox: Inbox, stderr: int | None = None) -> None:
-        """The process that was started ahead, or a new one; `stderr` is its standard error, if not that of all."""
+    def __init__(self, worker: Worker, inbox: Inbox) -> None:
+        """The process that was started ahead, or a new one."""
         first_message = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
-        own: dict[str, Any] = {} if stderr is None else {"stderr": stderr}
-        self._process: Process = _waiting.pop() if _waiting else start_process(**own)
+        self._process: Process = _waiting.pop() if _waiting else start_process()
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}

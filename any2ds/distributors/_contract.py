@@ -9,6 +9,7 @@ from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
 
 if TYPE_CHECKING:
+    from any2ds.core.layout import Layout
     from any2ds.storage.folders import OutputFolder
     from any2ds.storage.lock.lock_file import LockRef
 
@@ -54,6 +55,11 @@ class Worker(Protocol):
     @property
     def folder(self) -> OutputFolder:
         """Where it publishes: a place that all workers of a run see, and the run as well. Another object each time."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """The names of its files."""
         ...
 
     def under(self, locks: tuple[LockRef, ...]) -> Worker:

@@ -1,46 +1,52 @@
-"""What a cluster runs: some shard jobs, on a machine that the run has no connection to.
+"""A task of a cluster: some shard jobs, made by a local run on whatever machine the cluster has for it.
 
-The worker has a process of its own, as on the machine of the run: so a shard that crashes it, or makes it hang, is
-dealt with here, and the cluster sees a task fail only where it has lost a machine. Clusters run tasks again, and some
-of them twice at a time; so an attempt has to hold the task's lock file, and publishes nothing once another has it.
+Its files lie in the folder of the run, `.any2ds/work/<run>/`:
+
+    <task>.jobs      what it is to do; the driver removes it when the task is over, or has been given up
+    <task>.lock      held by the attempt at it that publishes: clusters run tasks again, and some twice at a time
+    <task>.progress  what that attempt has done so far, overwritten at intervals
+    stop             written by the driver: the seconds that open shards may take
+
+The worker has a process of its own, so a shard that crashes it is dealt with here, and the cluster sees a task fail
+only where it has lost a machine.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import logging
 import os
 import pickle
-import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
+from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError, error_text
+from any2ds.core.metrics import HostLoad, WorkerMetrics
+from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.version import __version__
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._mailbox import Mailbox, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import Intervals, RunLock
-from any2ds.storage.lock.run_lock import Guard, held
-from any2ds.storage.patience import persist
+from any2ds.storage.lock.lock_file import check_holder
+from any2ds.storage.lock.run_lock import held
 
 log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
-_MOST_LOST = 4  # attempts at a task before each of its shards gets one; clusters may try for ever
-_LONGEST_LINE = 1 << 16  # bytes of a message on standard error
-_CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
+_MOST_ATTEMPTS = 4  # of a task, before each of its shards gets a task: some clusters try for ever
 
 
 class UnseenFolder(OutputError):
@@ -51,58 +57,107 @@ class OtherVersion(RunError):
     """A machine of the cluster has another any2ds than the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedJob:
-    """A job whose rows are compressed, and how many bytes they were."""
+@dataclass(slots=True)
+class TaskProgress:
+    """What an attempt at a task has done. Sums are since it began."""
 
-    job: ShardJob
-    size: int
+    attempt: int = 0  # from 1
+    writes: int = 0  # of this file: it changes as long as the attempt lives
+    outcomes: Counter[str] = field(default_factory=Counter)  # code -> rows
+    size: int = 0  # bytes of successes
+    attempts: int = 0  # transfers
+    received: int = 0  # bytes
+    metrics: WorkerMetrics | None = None  # the newest
+    made: list[int] = field(default_factory=list)  # shards, whose statistics are published
+    errors: dict[int, tuple[str, int]] = field(default_factory=dict)  # shard -> why it failed, and at which try
+    problem: str = ""  # why the attempt could do nothing more
+    ends_run: str = ""  # the kind of error, where that is not the matter of one machine
+    has_ended: bool = False
 
     @classmethod
-    def of(cls, job: ShardJob) -> PackedJob:
-        return cls(replace(job, rows=pa.Codec(_CODEC).compress(job.rows, asbytes=True)), len(job.rows))
+    def parse(cls, content: bytes | None) -> TaskProgress | None:
+        """None where there is none: it was not begun, or somebody else has written the file."""
+        try:
+            values = orjson.loads(content or b"")
+            if (metrics := values["metrics"]) is not None:
+                metrics["hosts"] = tuple(HostLoad(**host) for host in metrics["hosts"])
+                metrics["latencies"] = {int(bucket): count for bucket, count in metrics["latencies"].items()}
+                values["metrics"] = WorkerMetrics(**metrics)
+            values["errors"] = {int(shard_id): tuple(error) for shard_id, error in values["errors"].items()}
+            return cls(**values)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
 
-    def unpacked(self, attempt: int) -> ShardJob:
-        """With that attempt, or its own if that is a later one."""
-        rows = pa.Codec(_CODEC).decompress(self.job.rows, self.size, asbytes=True)
-        return replace(self.job, rows=rows, attempt=max(self.job.attempt, attempt))
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
-    def again(self) -> PackedJob:
-        return replace(self, job=replace(self.job, attempt=self.job.attempt + 1))
+    def add(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self.outcomes.update(event.outcomes)
+            self.size += event.bytes
+            if event.metrics is not None:
+                self.metrics = event.metrics
+                self.attempts += event.metrics.attempts
+                self.received += event.metrics.received
+        elif isinstance(event, ShardReport):
+            self.made.append(event.shard_id)
+        else:
+            self.errors[event.shard_id] = event.reason, event.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Can be pickled, and called once or several times, anywhere.
+    """Can be pickled, and called once or several times, on any machine."""
 
-    Its jobs lie in the output folder: schedulers are made for less, and Spark's takes no more than 128 MB.
-    """
-
-    number: int
     worker: Worker
-    mailbox: Mailbox
     options: RunOptions
+    folder: str  # of the run
+    interval: float  # seconds between two reports
+    number: int = 0
+    digest: str = ""  # of the file with its jobs: others may write in the folder, too
 
-    def leave(self, jobs: Sequence[PackedJob]) -> None:
-        """What it is to do, where it finds that; whoever may read there must not find keys or secrets.
+    def file(self, kind: str) -> str:
+        return f"{self.folder}/{self.number:06d}.{kind}"
 
-        Raises whatever the file system raises.
+    def with_jobs(self, jobs: Sequence[ShardJob], number: int) -> Task:
+        """Write the file with the jobs of a task, and return the task. Raises whatever the file system raises.
+
+        Schedulers are made for less than rows: Spark's takes 128 MB, and Beam's services 10 MB for all tasks.
         """
-        self.worker.folder.write(self.mailbox.task_file(self.number), self.mailbox.signed(tuple(jobs)))
+        content: bytes = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(content)
+        content = sink.getvalue().to_pybytes()
+        task = replace(self, number=number, digest=hashlib.sha256(content).hexdigest())
+        self.worker.folder.write(task.file("jobs"), content)
+        return task
+
+    def jobs(self, output: OutputFolder) -> Sequence[ShardJob] | None:
+        """None if the task is over, or has been given up."""
+        content = output.read(self.file("jobs"))
+        if content is None or hashlib.sha256(content).hexdigest() != self.digest:
+            return None
+        jobs: Sequence[ShardJob] = pickle.loads(pa.CompressedInputStream(pa.BufferReader(content), "zstd").read())
+        return jobs
+
+    def progress(self, output: OutputFolder) -> TaskProgress:
+        """What the last attempt at it has done."""
+        return TaskProgress.parse(output.read(self.file("progress"))) or TaskProgress()
 
     def __call__(self) -> None:
-        """Returns when the task is over, whoever did it. Raises what only another machine, or a person, can mend."""
+        """Make the shards, or wait for another attempt that does. Raises what only another machine, or a person, can
+        mend."""
         output = self.worker.folder
-        if not self.mailbox.is_visible(output):
+        if not output.names(self.folder):
             raise UnseenFolder(
                 f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
                 " one, on a shared disk or an object store"
             )
-        while self.mailbox.is_visible(output) and not output.exists(self.mailbox.mark(self.number)):
+        while self.jobs(output) is not None and not self.progress(output).has_ended:
             try:
-                with held(output, self.mailbox.lock_file(self.number), "task", intervals=_INTERVALS) as lock:
-                    if not output.exists(self.mailbox.mark(self.number)):  # it may have been given up meanwhile
-                        self._work(output, lock)
+                with held(output, self.file("lock"), "task", intervals=_INTERVALS) as lock:
+                    self._work(output, lock)
             except OutputInUse:
                 time.sleep(_WAIT)
             except LockLost as error:
@@ -110,59 +165,60 @@ class Task:
                 return
 
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
-        worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
-        file = self.mailbox.task_file(self.number)
-        jobs: Sequence[PackedJob] = self.mailbox.verified(output.read(file) or b"") or ()
-        begun = f"{self.mailbox.mark(self.number)}.begun"
-        lost = len(output.read(begun) or b"")  # attempts, which may have finished some jobs
-        output.write(begun, b"." * (lost + 1))
+        """Raises LockLost if the task has been given up, or another attempt has it."""
+        jobs, before = self.jobs(output), self.progress(output)
+        if jobs is None or before.has_ended:  # meanwhile
+            return
+        progress = TaskProgress(before.attempt + 1)
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
-        with (
-            Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
-            _forwarded_stderr(outbox) as distributor.stderr,
-        ):
-            if lost >= _MOST_LOST:
-                jobs = ()
-                outbox.send("broken", f"{lost} attempts at its task were lost, most often because memory has run out")
-            events: Any = distributor.map(worker, (job.unpacked(min(lost, 1)) for job in jobs))
+        if before.attempt >= _MOST_ATTEMPTS:
+            jobs = ()
+            progress.problem = f"{before.attempt} attempts at its task were lost, most often because memory has run out"
+        elif before.attempt:  # which may have published some
+            jobs = [replace(job, attempt=max(1, job.attempt)) for job in jobs]
+        with self._reporting(output, progress, distributor.stop):
+            events: Any = distributor.map(self.worker.under(lock.locks), iter(jobs))
             try:
                 with closing(events):
                     for event in events:
-                        outbox.send("event", event)
-            except ENDS_THE_RUN as error:
-                if isinstance(error, LockLost):  # of the task, or else it is the run that was lost
-                    persist("looking at the lock", Guard(output, lock.locks, replace(_INTERVALS, trust=0.0)))
-                if outbox.lost is None:
-                    outbox.send("fatal", error)
+                        progress.add(event)
             except RunError as error:
-                outbox.send("broken", str(error))
-            outbox.send("ended")
-        if outbox.lost is not None:
-            raise outbox.lost
-        output.write(self.mailbox.mark(self.number), b"")
-        with contextlib.suppress(Exception):  # of any file system; it is removed with the others in the end
-            output.remove_many([file])
+                if isinstance(error, LockLost):  # of the task, or else it is the run that was lost
+                    check_holder(output, lock.locks[-1])
+                progress.problem = str(error)
+                progress.ends_run = type(error).__name__ if isinstance(error, ENDS_THE_RUN) else ""
+        progress.has_ended = True
+        self._report(output, progress)
 
+    def _report(self, output: OutputFolder, progress: TaskProgress) -> None:
+        progress.writes += 1
+        output.write(self.file("progress"), progress.to_bytes())
 
-@contextmanager
-def _forwarded_stderr(outbox: Outbox) -> Iterator[int]:
-    """A file descriptor whose lines go to the standard error of the run."""
-    reading, writing = os.pipe()
+    @contextmanager
+    def _reporting(self, output: OutputFolder, progress: TaskProgress, stop: Callable[[float], None]) -> Iterator[None]:
+        """Meanwhile the driver gets progress, and `stop` is called with the seconds that it gives to open shards."""
+        has_ended = threading.Event()
 
-    def forward() -> None:
-        host = f"{socket.gethostname()}: ".encode()
-        with open(reading, "rb") as lines:
-            while line := lines.readline(_LONGEST_LINE):
-                if not outbox.send_stderr(host + line):
-                    os.write(2, line)
+        def report() -> None:
+            while True:
+                try:
+                    self._report(output, progress)
+                    if (grace := output.read(f"{self.folder}/stop")) is not None:
+                        stop(float(grace))
+                except LockLost:
+                    return stop(0.0)
+                except Exception as error:  # every file system has exceptions of its own; the next report has it all
+                    log.info("the run cannot be reached: %s", error_text(error))
+                if has_ended.wait(self.interval):
+                    return None
 
-    thread = threading.Thread(target=forward, name="any2ds-stderr", daemon=True)
-    thread.start()
-    try:
-        yield writing
-    finally:
-        os.close(writing)
-        thread.join(1.0)  # a program that a step has started may have it, and live on
+        thread = threading.Thread(target=report, name="any2ds-report", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
 
 
 def perform(tasks: Iterable[Task]) -> None:

@@ -3,156 +3,107 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
+from dataclasses import replace
 from typing import Any
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import RunError, UsageError, error_text
-from any2ds.core.processes import quieting
-from any2ds.core.processes.child_process import Answering, ChildEnded
-from any2ds.core.processes.pool import Children, NotStarted
-from any2ds.distributors import _process
-from any2ds.distributors._beam_protocol import CANCEL, STATE, Asked, Pipeline, State, Terms
-from any2ds.distributors._engine import EngineDistributor, ThreadBatch
+from any2ds.core.errors import RunError, error_text
+from any2ds.core.processes.resources import cores
+from any2ds.distributors._beam_options import (
+    DIRECT_RUNNER,
+    DebugOptions,
+    DirectOptions,
+    PipelineOptions,
+    PipelineState,
+    StandardOptions,
+    beam,
+    pipeline_options,
+    refusals,
+)
+from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._task import Task
 
-log = logging.getLogger(__name__)
-
-if find_spec("apache_beam") is None:  # which only the child process imports
-    raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
-
-_LONGEST_START = 300.0  # seconds for a process that imports Beam, which takes it three where nobody else is at work
-_NEAR, _FAR = 0.1, 5.0  # seconds between two looks at a pipeline
-# Seconds for processes that were killed, and for a service to hear that a pipeline is cancelled.
-_END_TIMEOUT, _REMOTE_END_TIMEOUT = 10.0, 60.0
+_MANY = 64  # tasks at a time where it is the cluster that finds machines for them
 
 
-class BeamDistributor(EngineDistributor):
+class BeamDistributor(ClusterDistributor):
+    """`processes_count` is the number of tasks of a pipeline."""
+
     @staticmethod
     def check(options: RunOptions) -> None:
-        """Raises OptionError for `beam_options` that Beam does not take."""
-        _terms(_asked(options))
+        """Raises OptionError for `beam_options` of which there can be no pipeline."""
+        _Beam(options)
 
     @contextmanager
     def engine(self) -> Iterator[_Beam]:
-        asked = _asked(self._options)
-        yield _Beam(asked, _terms(asked))
-
-
-def _new_runs() -> Callable[[Any], Any]:
-    """In the child, where nothing but our own log reaches the terminal: Beam, Dask and gRPC each log in ways of their
-    own, and from the import on."""
-    _process.log_to_parent(logging.WARNING)
-    if quieting.is_wanted():
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
-    try:
-        from any2ds.distributors._beam import Runs
-    except Exception as error:  # whatever is wrong with an installation
-        refusal = UsageError(f"Beam cannot be imported: {error_text(error)}")
-        return lambda _: refusal
-    return Runs()
-
-
-def _asked(options: RunOptions) -> Asked:
-    return Asked(options.beam_options or (), options.processes_count, logging.getLogger("any2ds").getEffectiveLevel())
-
-
-# Beam takes seconds to be imported: a process that has is used again, and ends when nobody has for a minute.
-children: Children[Any, Any] = Children(_new_runs, _LONGEST_START)
-
-
-def _terms(asked: Asked) -> Terms:
-    try:
-        terms: Terms | Exception = children.answer(asked, _LONGEST_START)
-    except (ChildEnded, NotStarted) as error:
-        raise RunError(f"the process that runs Beam {str(error).removeprefix('it ')}") from error
-    if isinstance(terms, Exception):
-        raise terms
-    return terms
+        yield _Beam(self._options)
 
 
 class _Beam:
-    """A runner."""
+    """The `Engine` of a runner."""
 
-    def __init__(self, asked: Asked, terms: Terms) -> None:
-        self._asked, self._terms = asked, terms
-        self.slots, self.patience = terms.slots, terms.patience
-        self.machines = 1 if terms.is_local else terms.slots  # services do not say how many they have
-        self.end_timeout = _END_TIMEOUT if terms.is_local else _REMOTE_END_TIMEOUT
-        self.most = math.inf  # a pipeline for each task would cost more than tasks beyond the slots do
+    task_limit = math.inf  # a pipeline for each task would cost more than tasks that wait
 
-    def begin(self, tasks: Sequence[Task]) -> _Pipeline:
-        return _Pipeline(self._asked, self._terms, tasks)
+    def __init__(self, options: RunOptions) -> None:
+        self.options = pipeline_options(options.beam_options or ())
+        direct = self.options.view_as(DirectOptions)
+        self.is_direct = self.options.view_as(StandardOptions).runner == DIRECT_RUNNER
+        if self.is_direct:
+            # Each task has a worker process anyway; and the runner would wait for ever for one of its own that died.
+            direct.direct_running_mode = "multi_threading"
+            direct.direct_num_workers = options.processes_count or cores()
+        self.slots = options.processes_count or (cores() if self.is_direct else _MANY)
+        self.machines = 1 if self.is_direct else self.slots  # services do not say how many they have
+        debug = self.options.view_as(DebugOptions)
+        debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1
+        self._results: list[Any] = []
+        with refusals():
+            beam.Pipeline(
+                options=self.options
+            )  # for what the runner itself checks, such as that the project is missing
 
-
-class _Pipeline(ThreadBatch):
-    def __init__(self, asked: Asked, terms: Terms, tasks: Sequence[Task]) -> None:
-        self._asked, self._terms, self._tasks = asked, terms, tasks
-        self._child: Answering[Any, Any] | None = None
-        self._lock = threading.Lock()
-        self._cancelled = threading.Event()
-        super().__init__("any2ds-beam")
+    def run(self, tasks: Sequence[Task]) -> None:
+        try:
+            result = graph(self.options, tasks).run()
+            self._results.append(result)
+            state = result.wait_until_finish()
+        except Exception as error:
+            raise RunError(_innermost(error)) from error
+        if state not in (PipelineState.DONE, None):
+            raise RunError(f"the pipeline has ended as {state}")
 
     def cancel(self) -> None:
-        """Local runners cannot do that: their processes are ended."""
-        self._cancelled.set()
-        if self._terms.is_local:
-            with self._lock:
-                if self._child is not None:
-                    _end_group(self._child)
-
-    def _run(self) -> None:
-        numbers = tuple(task.number for task in self._tasks)
-        try:
-            if self._cancelled.is_set():
-                return
-            self._child, _ = children.ask(Pipeline(self._asked, numbers, self._tasks[0]), 0)
-        except (ChildEnded, NotStarted) as error:
-            self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
-            return
-        state = State(False)
-        try:
-            state = self._watched(self._child)
-            self._message = state.message
-        except ChildEnded as error:
-            self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
-        finally:
-            with self._lock:
-                child, self._child = self._child, None
-            if state.message or not state.has_ended:
-                _end_group(child)
-                child.end()
-            children.give_back(child)
-
-    def _watched(self, child: Answering[Any, Any]) -> State:
-        """How it has come to its end."""
-        has_cancelled = False
-        while True:
-            state: State = child.ask(STATE)
-            if state.has_ended or (self._cancelled.is_set() and self._terms.is_local):
-                return state
-            if self._cancelled.wait(_NEAR if self._terms.is_local else _FAR) and not has_cancelled:
-                has_cancelled = True
-                child.ask(CANCEL)
-            elif has_cancelled:
-                time.sleep(_NEAR)
+        for result in self._results:
+            with contextlib.suppress(Exception):  # a local runner cannot, and its tasks end by themselves
+                result.cancel()
 
 
-def _end_group(child: Answering[Any, Any]) -> None:
-    """With all that it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-    child.kill()
+def graph(options: PipelineOptions, tasks: Sequence[Task]) -> beam.Pipeline:
+    """The pipeline, which holds of each task no more than what it differs in: services limit how large it may be."""
+    pipeline = beam.Pipeline(options=options)
+    numbers = pipeline | "Tasks" >> beam.Create([(task.number, task.digest) for task in tasks], reshuffle=False)
+    _ = numbers | "One by one" >> beam.Reshuffle() | "Perform" >> beam.ParDo(_Perform(tasks[0]))
+    return pipeline
+
+
+class _Perform(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, task: Task) -> None:
+        """`task` is one of them."""
+        self._task = task
+
+    def process(self, element: tuple[int, str]) -> None:
+        number, digest = element
+        replace(self._task, number=number, digest=digest)()
+
+
+def _innermost(error: Exception) -> str:
+    """The message of the innermost exception: runners put tracebacks of their workers into their own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if ": " in line and line.split(":")[0].replace(".", "").isidentifier()]
+    return named[-1].partition(" [while running")[0] if named else error_text(error)
 
 
 PART = BeamDistributor

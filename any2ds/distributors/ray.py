@@ -21,7 +21,7 @@ from any2ds.config.options import RunOptions
 from any2ds.core.errors import OptionError, RunError, error_text
 from any2ds.core.processes.resources import cores
 from any2ds.core.version import __version__
-from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._quiet_ray import environment, ray, signals
 from any2ds.distributors._task import OtherVersion, Task, perform_pickled
 
@@ -36,7 +36,7 @@ _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a 
 _OBJECT_STORE_BYTES = 128 << 20
 
 
-class RayDistributor(EngineDistributor):
+class RayDistributor(ClusterDistributor):
     """`processes_count` is the number of tasks at a time; where it is not given, as many as there are CPUs."""
 
     def __init__(self, options: RunOptions) -> None:
@@ -63,59 +63,40 @@ class RayDistributor(EngineDistributor):
 
 
 class _Ray:
-    patience = 0.0  # its scheduler notices lost machines
-    end_timeout = 15.0
+    """The `Engine` of the cluster that this process is connected to."""
 
     def __init__(self, wanted: int | None) -> None:
         self._wanted = wanted
-        self._known = 1  # slots when last known
-        self.most = wanted or math.inf
+        self.task_limit = wanted or math.inf
         options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "SPREAD"}
         self._remote = ray.remote(**options)(perform_pickled)
+        self._refs: list[Any] = []
 
     @property
     def slots(self) -> int:
         with contextlib.suppress(ConnectionError, ray.exceptions.RayError):
-            self._known = int(ray.cluster_resources().get("CPU", 0)) or 1
-        return self._wanted or self._known
+            return self._wanted or int(ray.cluster_resources().get("CPU", 0)) or 1
+        return 1
 
     @property
     def machines(self) -> int:
-        try:
+        with contextlib.suppress(ConnectionError, ray.exceptions.RayError):
             return sum(bool(node["Alive"]) for node in ray.nodes())
-        except (ConnectionError, ray.exceptions.RayError):
-            return self.slots
+        return self.slots
 
-    def begin(self, tasks: Sequence[Task]) -> _Tasks:
-        """Raises RunError if the cluster does not take them."""
+    def run(self, tasks: Sequence[Task]) -> None:
         try:
             pickled = [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks]
-            return _Tasks([self._remote.remote(__version__, sys.path, os.getcwd(), task) for task in pickled])
+            refs = [self._remote.remote(__version__, sys.path, os.getcwd(), task) for task in pickled]
+            self._refs += refs
+            ray.wait(refs, num_returns=len(refs))  # `get` would raise before the others have ended
+            ray.get(refs)
         except ModuleNotFoundError as error:  # with ray:// the head imports it
             raise RunError(_missing("the head of the cluster")) from error
         except ConnectionError as error:
             raise RunError(f"the Ray cluster cannot be reached: {error_text(error)}") from error
-
-
-class _Tasks:
-    def __init__(self, refs: Sequence[Any]) -> None:
-        self._refs = list(refs)
-        self._message = ""
-
-    def has_ended(self) -> bool:
-        try:
-            return not ray.wait(self._refs, num_returns=len(self._refs), timeout=0)[1]
-        except ConnectionError as error:
-            self._message = error_text(error)
-            return True
-
-    def error(self) -> str:
-        try:
-            if not self._message:
-                ray.get(self._refs)
-        except (ConnectionError, ray.exceptions.RayError) as error:
-            self._message = _message(error)
-        return self._message
+        except ray.exceptions.RayError as error:
+            raise RunError(_message(error)) from error
 
     def cancel(self) -> None:
         for ref in self._refs:

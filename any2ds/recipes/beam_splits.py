@@ -21,12 +21,10 @@ from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from any2ds.core.errors import RunError, UsageError, error_text
-from any2ds.core.processes.resources import cores
 from any2ds.dataset.features import Features, WrongValue
-from any2ds.distributors._beam_options import dask_cluster_flag, full_name, names_dask_cluster
+from any2ds.distributors._beam_options import pipeline_options
 from any2ds.recipes.recipe import Recipe, Skipped
 from any2ds.recipes.spool import Spool, order_of
 from any2ds.storage.stores import Stores
@@ -146,23 +144,17 @@ class BeamSplits:
     def __init__(self, options: Sequence[str], target: Target, recipe: Recipe) -> None:
         """Raises UsageError for options that Beam does not take."""
         try:
-            flags = list(options)
-            runner = full_name(PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner")
-            flags.append(f"--runner={runner}")
-            if runner.endswith("DaskRunner") and not names_dask_cluster(flags):
-                flags.append(dask_cluster_flag(cores()))
-            self.pipeline = beam.Pipeline(options=PipelineOptions(flags))
+            self.pipeline = beam.Pipeline(options=pipeline_options(options))
         except (ValueError, TypeError, SystemExit) as error:
             raise UsageError(f"beam_options: {error_text(error)}") from error
         self._target, self._recipe = target, recipe
-        self._written: list[beam.PCollection] = []  # of each split
         _by_value(type(recipe).__module__)
 
     def add(self, split: str, samples: Any, spec: Mapping[str, Any], is_sorted: bool) -> None:
         """A split: a PTransform, or a PCollection of the pipeline."""
         encoding = _Encoding(spec, tuple(self._recipe.SKIPPED), split, is_sorted)
         source = self.pipeline | f"{split} samples" >> samples if isinstance(samples, beam.PTransform) else samples
-        self._written.append(
+        _ = (
             source
             | f"{split} encode" >> beam.ParDo(_Encode(encoding))
             | f"{split} buckets" >> beam.GroupByKey()
@@ -172,11 +164,7 @@ class BeamSplits:
     def run(self) -> None:
         """Raises RunError if the pipeline fails, UsageError for a wrong value."""
         try:
-            self._written | "all splits" >> beam.Flatten()  # Dask's runner computes one end of a pipeline, the last
-            result = self.pipeline.run()
-            result.wait_until_finish()
-            if hasattr(result, "client"):  # of Dask, which leaves it open
-                result.client.close()
+            self.pipeline.run().wait_until_finish()
         except Exception as error:  # of whatever runner it is
             message = error_text(error)
             if (wrong := _WRONG.search(message)) is not None:

@@ -41,6 +41,7 @@ from any2ds.worker.context import ShardContext, StagedFiles, stats_json
 from any2ds.worker.shard_stats import ShardStats
 
 if TYPE_CHECKING:
+    from any2ds.core.layout import Layout
     from any2ds.storage.lock.lock_file import LockRef
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,10 @@ class SampleWorker:
     @property
     def folder(self) -> OutputFolder:
         return open_folder(self._options.output_folder, self._storage)
+
+    @property
+    def layout(self) -> Layout:
+        return self._options.layout
 
     @property
     def waiting(self) -> bool:

@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import orjson
+
+from any2ds.config.options import Config, RunOptions
+from any2ds.core.layout import Layout
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor
@@ -45,6 +49,10 @@ class ScriptedWorker:
     def folder(self) -> OutputFolder:
         return open_folder(self.output)
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(10_000, 5)
+
     def under(self, locks: tuple[LockRef, ...]) -> ScriptedWorker:
         return replace(self, locks=(*self.locks, *locks))
 
@@ -72,9 +80,12 @@ class ScriptedWorker:
                 threading.Event().wait()
             else:
                 outcomes = {"success": job.count}
-                yield ShardReport(
+                report = ShardReport(
                     shard_id=job.shard_id, count=job.count, status_dict=outcomes, start_time=float(os.getpid())
                 )
+                if self.output:
+                    self.folder.write(self.layout.stats_name(job.shard_id), orjson.dumps(report.to_json()))
+                yield report
 
 
 def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
@@ -103,6 +114,11 @@ def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
         gathered.clear()
         if is_end:
             return
+
+
+def run_options(**given: object) -> RunOptions:
+    """What a distributor is made from, with the options of `download` that are given."""
+    return Config.from_options({"url_list": "-", **given}).run
 
 
 def jobs_of(count: int) -> Iterator[ShardJob]:

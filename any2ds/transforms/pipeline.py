@@ -24,7 +24,8 @@ from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
 
 _QUEUED_BYTES = 32 << 20  # of files that wait for a thread in memory of its own
 _QUEUED = 256  # of them for each thread: what small ones take while the worker's thread waits for sockets
-_HELD_BACK = 2  # times as many: beyond that no new transfer begins
+_HELD_BACK = 2  # times as many: beyond that no new transfer begins, as one batch fills while another is at work
+_SUPPLY = 8  # the part of them that is to wait, so that steps do not wait for rows
 _HELD_BACK_BYTES = 128 << 20  # of files that wait for their turn
 _BATCH_WAIT = 1.0  # seconds that a batch waits to become full while nothing comes
 
@@ -121,13 +122,17 @@ class PipelineRunner:
     @property
     def holds_back(self) -> bool:
         """Whether too much is waiting for new transfers to begin."""
-        return self._waiting_bytes > _HELD_BACK_BYTES or self.pending > self._most
+        return self._waiting_bytes > _HELD_BACK_BYTES or self.pending > _HELD_BACK * self.enough
 
     @property
-    def _most(self) -> int:
-        """Rows. Batches must be able to fill, one while the one before is at work."""
-        in_batches = sum(batch.step.batch_size for batch in self._batches.values())
-        return _HELD_BACK * (_QUEUED * self._pool.most + in_batches)
+    def is_supplied(self) -> bool:
+        """Whether rows wait for the steps, and not steps for rows."""
+        return self.pending > self.enough // _SUPPLY
+
+    @property
+    def enough(self) -> int:
+        """Rows that keep the threads busy, and fill batches."""
+        return _QUEUED * self._pool.most + sum(batch.step.batch_size for batch in self._batches.values())
 
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""

@@ -35,7 +35,7 @@ _MOST_OPEN_SHARDS = 512
 _MOST_LIST_BYTES = 256 << 20  # of the rows of open shards; one shard may have more
 _ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from a shard in one go
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
-_LOOK_SECONDS = 0.25  # between two looks at the room on the disk
+_LOOK_SECONDS = 0.25  # between two looks at the room on the disk, and for rows under way
 _LOOK_BYTES = 32 << 20  # bytes that arrive between two looks at most
 _LAST_PUBLISH = 0.5  # seconds that a shard may still take to be published when the run is broken off
 
@@ -65,6 +65,7 @@ class OpenShards:
         # Set by the feeder's thread:
         self.waits_for_jobs = False  # for the next one, or for room for its shard
         self._has_all_jobs = False
+        self._handed = 0  # rows that the fetcher has taken
         ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._admission = Admission(ahead, _MOST_LIST_BYTES)
         self._unreadable: deque[tuple[ShardJob, Exception]] = deque()
@@ -79,6 +80,8 @@ class OpenShards:
         self._most_staged = most_staged
         self._rows_flow = threading.Event()  # cleared while the next rows wait for the store
         self._rows_flow.set()
+        self._most_rows: float = math.inf  # under way, beyond which no further job is asked for
+        self._limits_changed = threading.Event()
         self._held_back = 0  # grows while they wait, which is on purpose
         self._next_look = 0.0  # at the room on the disk, by the clock
         self._next_look_at = 0.0  # by the bytes that have arrived
@@ -111,7 +114,8 @@ class OpenShards:
     def rows(self, jobs: Iterable[ShardJob]) -> Iterator[Row]:
         """The rows to fetch of all jobs. A shard is opened when its first row is asked for."""
         self.waits_for_jobs = True
-        for job in jobs:
+        source = iter(jobs)
+        while (job := self._next_job(source)) is not None:
             self.metrics.is_crowded = True
             is_admitted = self._admission.acquire(job.shard_id, max(job.size, len(job.rows)))
             self.metrics.is_crowded = False
@@ -122,6 +126,7 @@ class OpenShards:
                 if (shard := self._begin(job)) is not None:
                     rows = shard.rows()
                     while self._wants_rows_of(shard) and (batch := list(islice(rows, _ROWS_AT_ONCE))):
+                        self._handed += len(batch)
                         for row in batch:
                             shard.handed = row.position + 1
                             yield row
@@ -129,6 +134,20 @@ class OpenShards:
                 self._unreadable.append((job, error))
             self.waits_for_jobs = True
         self.waits_for_jobs, self._has_all_jobs = False, True
+
+    def _next_job(self, jobs: Iterator[ShardJob]) -> ShardJob | None:
+        """The next job, which is asked for when this process can use it: another one may have nothing to do."""
+        while self._handed - self.outcomes >= self._most_rows and not self._stopping:
+            self.metrics.is_supplied = True
+            self._limits_changed.clear()
+            self._limits_changed.wait(_LOOK_SECONDS)
+        self.metrics.is_supplied = False
+        return None if self._stopping else next(jobs, None)
+
+    def limit_rows(self, most: int) -> None:
+        """Have a further job asked for only while fewer rows are under way; in the worker's thread."""
+        self._most_rows = most
+        self._limits_changed.set()
 
     def _begin(self, job: ShardJob) -> OpenShard | None:
         """Open a shard; None if none of its rows is to be fetched."""
@@ -236,6 +255,7 @@ class OpenShards:
             del self._open[shard.job.shard_id]
             shard.settle()
             shard.stats.robots, self.robots = self.robots, RobotsCost()
+            shard.stats.process = self.metrics.cost_of_shard()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     # --- shards that are not finished here ---
@@ -252,6 +272,7 @@ class OpenShards:
         """Discard the shards of which rows are left that the fetcher has not taken. No shard is begun any more."""
         self._stopping = True
         self._rows_flow.set()
+        self._limits_changed.set()
         for shard in list(self._open.values()):
             if not (shard.all_handed or shard.complete):
                 self._discard(shard)
@@ -400,6 +421,7 @@ class OpenShards:
         """Give up whatever is not published."""
         self._stopping = True
         self._rows_flow.set()
+        self._limits_changed.set()
         self._admission.close()
         self._output.stop.set()
         self._publisher.shutdown(wait=False, cancel_futures=True)

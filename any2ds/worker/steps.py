@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from any2ds.transforms.pipeline import PipelineRunner
     from any2ds.worker.open_shards import OpenShards
 
+_GROWTH = 4  # times as many rows as are done may be under way, until the steps are supplied
 _WAIT = 0.1  # seconds, at most, between two looks at everything else
 
 
@@ -22,6 +23,8 @@ class Steps:
     def __init__(self, describe: Describe, pipeline: PipelineRunner | None, shards: OpenShards, buffer: Buffer) -> None:
         """`buffer` holds the files that were fetched."""
         self._describe, self._pipeline, self._shards, self._buffer = describe, pipeline, shards, buffer
+        if pipeline is not None:
+            self._limit_rows(pipeline)
 
     @property
     def pending(self) -> int:
@@ -41,6 +44,13 @@ class Steps:
             for samples in self._pipeline.turn(is_ending, seconds):
                 self._shards.add(samples)
             self._buffer.paused = self._pipeline.holds_back
+            self._limit_rows(self._pipeline)
+
+    def _limit_rows(self, pipeline: PipelineRunner) -> None:
+        """Take no more shards than keep the steps busy, while these are what rows wait for: other processes may be
+        idle. Whether they are shows after some rows, so that it begins slowly."""
+        most = pipeline.enough
+        self._shards.limit_rows(most if pipeline.is_supplied else max(most, _GROWTH * self._shards.outcomes))
 
     def wait(self) -> None:
         """Wait a moment for rows to pass the steps. To be called when no more are coming."""

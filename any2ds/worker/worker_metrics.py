@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic, Wait, WorkerMetrics
 from any2ds.core.processes import resources
+from any2ds.core.reports import ProcessCost
 from any2ds.fetch.contract import Fetcher
 
 LONG_WRITE = 0.01  # seconds from which on it counts
@@ -34,7 +35,9 @@ class MetricsCollector:
         self._at = time.monotonic()
         self._own_cpu = time.thread_time()
         self._cpu = resources.cpu()
+        self._at_last_shard = ProcessCost(self._cpu, self._own_cpu)
         self.is_held_back = False  # rows wait until finished shards are published
+        self.is_supplied = False  # the next shard waits until steps have less to do
         self.is_crowded = False  # the next shard waits until another one is complete
 
     def wrote(self, seconds: float) -> None:
@@ -46,6 +49,16 @@ class MetricsCollector:
 
     def waited_to_publish(self, since: float) -> None:
         self.waited(self._publishing, time.monotonic() - since)
+
+    def cost_of_shard(self) -> ProcessCost:
+        """What the process took since the last call, in the thread that works."""
+        before = self._at_last_shard
+        now = self._at_last_shard = ProcessCost(
+            resources.cpu(), time.thread_time(), resources.memory(), self._buffer.received
+        )
+        return ProcessCost(
+            max(0.0, now.cpu - before.cpu), now.own_cpu - before.own_cpu, now.memory, now.received - before.received
+        )
 
     def drain(self) -> WorkerMetrics:
         """Measurements since the last call. To be called in the thread that works."""
@@ -87,6 +100,8 @@ class MetricsCollector:
         lacking = waits.pop("rows", 0.0)
         if self.is_held_back:
             waits[self._publishing] += lacking
+        elif self.is_supplied:
+            waits["transforms"] += lacking
         elif self.is_crowded:  # by shards that lack rows of slow hosts, whether these are on their way or not
             waits["hosts" if traffic.queued else "answers"] += lacking
         else:

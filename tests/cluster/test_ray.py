@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +95,6 @@ class TestRay(ProcessDistributorContract):
         reported = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
         assert reported == sum(range(41))
 
-    def test_what_workers_say_is_heard(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self.run(Talkative(), jobs_of(1))
-        assert f"{socket.gethostname()}: a word" in capfd.readouterr().err
-
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
         config = Config.from_options({"url_list": "-", "output_folder": tmp_path})
         worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "a run"),))
@@ -110,13 +104,6 @@ class TestRay(ProcessDistributorContract):
     def test_what_the_caller_has_connected_stays_so(self) -> None:
         self.run(ScriptedWorker(), jobs_of(1))
         assert ray.is_initialized()
-
-
-@dataclass
-class Talkative(ScriptedWorker):
-    def __call__(self, jobs: Any) -> Iterator[Event]:
-        sys.stderr.write("a word\n")
-        yield from super().__call__(jobs)
 
 
 def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,6 @@ RUNNERS = {
     "in_memory": "--direct_running_mode=in_memory",
     "multi_processing": "--direct_running_mode=multi_processing,--direct_num_workers=2",
     "portable": "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
-    "dask": "--runner=DaskRunner",
 }
 
 
@@ -147,7 +146,7 @@ def test_the_shards_of_a_recipe_are_made_by_a_cluster(
     assert len(shards[0]) == 6
 
 
-@pytest.mark.parametrize("runner", ["multi_processing", "portable", "dask"])
+@pytest.mark.parametrize("runner", ["multi_processing", "portable"])
 def test_a_recipe_of_beam_that_was_killed_begins_its_splits_anew(runner: str, listed: Any, tmp_path: Path) -> None:
     flags = [f"--beam_options={RUNNERS[runner]}", "--distributor=inline"]
     build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", BEAM, flags)

@@ -13,7 +13,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 
 from any2ds.config.options import Config
-from any2ds.distributors.pyspark import PysparkDistributor, _message_of
+from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import descendants, wait_until
 
@@ -150,38 +150,3 @@ def test_the_example_makes_a_dataset(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "files are in pyspark_output, in 5 shards" in done.stdout
     assert (tmp_path / "pyspark_output" / "00004.tar").exists()
-
-
-_LOST = (
-    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage"
-    " 1.0 (TID 14) (10.0.0.7 executor 3): "
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        (
-            f"{_LOST}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting"
-            " 'spark.python.worker.faulthandler.enabled'.\n\tat org.apache.spark.api.Runner.java\n",
-            "Python worker exited unexpectedly (crashed). (on 10.0.0.7)",
-        ),
-        (
-            f"{_LOST}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited"
-            " with code 137\nDriver stacktrace:",
-            "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with"
-            " code 137 (on 10.0.0.7)",
-        ),
-        (
-            f"{_LOST}org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
-            '  File "a.py", line 1, in b\n    c()\nany2ds.distributors._task.UnseenFolder: it is not seen\n\n\tat x.y',
-            "it is not seen",
-        ),
-        (
-            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\nKeyError: 1",
-            "KeyError: 1",
-        ),
-    ],
-)
-def test_errors_of_spark_are_told_in_one_line(said: str, words: str) -> None:
-    assert _message_of(said) == words

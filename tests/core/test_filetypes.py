@@ -240,7 +240,7 @@ def test_one_extension_for_all_files_is_accepted_where_it_is_free(media: Path, t
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"file_ext": "json"}, 'file_ext="json": with output_format="files" .json is the extension of the metadata'),
+        ({"file_ext": "json"}, "with output_format=files .json is the extension of the metadata"),
         ({"file_ext": "txt", "caption_col": "words"}, ".txt is the extension of the caption"),
         ({"file_ext": "TXT", "extract_text": True}, ".txt is the extension of the text that a step adds"),
     ],

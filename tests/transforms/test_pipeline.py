@@ -342,7 +342,7 @@ def test_a_large_batch_may_fill_before_transfers_are_held_back(buffer: Buffer) -
     transforming = new([Batches(5000)], threads=1)
     submit(transforming, buffer, [b"x"] * 5000)
     assert not transforming.holds_back
-    assert new([lambda sample: sample], threads=1)._most < 5000
+    assert new([lambda sample: sample], threads=1).enough < 2500
     finish(transforming)
     transforming.close()
 

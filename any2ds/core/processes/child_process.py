@@ -176,14 +176,6 @@ def let_children_write_to(stderr: int | None) -> None:
     _stderr = stderr
 
 
-def write_stderr(message: bytes) -> None:
-    """Write whole lines where the standard error of children leads, for one that is on another machine."""
-    outlet = next((file for file in (_stderr, quieting.stderr()) if file is not None), 2)
-    with contextlib.suppress(OSError):  # nobody reads them
-        while message:
-            message = message[os.write(outlet, message) :]
-
-
 def answer_parent() -> IO[bytes]:
     """To be called first by a `main`: the way to the parent, with which this process ends."""
     _end_with(int(sys.argv[1]))

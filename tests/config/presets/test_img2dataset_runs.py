@@ -141,12 +141,8 @@ def test_names_columns_and_figures_are_there(output_format: str, run: Run) -> No
         assert (row["status"] == "success") == (row["error_message"] is None) == (name in STORED)
         assert (row["width"], row["height"]) == ((256, 256) if name in STORED else (None, None))
     assert (rows[key("photo.jpg")]["original_width"], rows[key("photo.jpg")]["original_height"]) == (400, 300)
-    assert json.loads(rows[key("photo.jpg")]["exif"]) == {
-        "Image Make": "Maker",
-        "EXIF ExposureTime": pytest.approx(0.008),
-        "EXIF ExifImageLength": 300,
-        "GPS GPSLatitudeRef": "N",
-    }
+    exif = json.loads(rows[key("photo.jpg")]["exif"])
+    assert (exif["Make"], exif["ExposureTime"]) == ("Maker", pytest.approx(0.008))
     assert verify("out").ok
     if output_format == "parquet":
         assert table.schema.field("jpg").type == pa.binary()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core import text
-from any2ds.core.failures import SUCCESS
 from any2ds.core.terminal.notebook import html
-from any2ds.forecast.prices import Prices
-from any2ds.forecast.screen import markdown, parts
-from any2ds.forecast.transfers import distribution
+from any2ds.estimate.prices import Prices
+from any2ds.estimate.screen import markdown, parts, quantiles
 
 if TYPE_CHECKING:
-    from any2ds.forecast.advice import Advice
-    from any2ds.forecast.model import Model, Prediction
+    from any2ds.estimate.advice import Advice
+    from any2ds.estimate.model import Model, Prediction
+
+_LIST = ("rows", "is_exact", "read", "bad", "distinct", "duplicates")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,54 +49,35 @@ class Estimate:
         """All of it as plain values."""
         model = self.model
         survey, sample = model.survey, model.sample
-        good = [each for each in sample.transfers if each.code == SUCCESS]
         return {
             "list": {
-                "rows": survey.rows,
-                "is_exact": survey.is_exact,
-                "rows_read": survey.read,
-                "bad_rows": survey.bad,
-                "schemes": dict(survey.schemes),
-                "distinct_urls": survey.distinct,
-                "duplicates": survey.duplicates,
-                "duplicates_in_shards": survey.duplicates_in_shards,
-                "hosts": survey.hosts.count,
-                "largest_hosts": survey.hosts.top(len(survey.hosts.largest)),
+                **{name: getattr(survey, name) for name in _LIST},
                 "error": survey.error or None,
+                "hosts": len(survey.hosts),
+                "largest_hosts": survey.largest_hosts(20),
             },
             "sample": {
                 "folder": sample.folder,
-                "rows": len(sample.transfers),
-                "success": model.success.to_json(),
+                "rows": len(sample.rows),
+                "success": asdict(model.success),
                 "outcomes": dict(model.shares),
-                "seconds": _quantiles([each.seconds for each in good]),
-                "sizes": _quantiles([each.size for each in good]),
-                "received_per_row": sample.received,
+                "seconds": quantiles(sample.latencies),
+                "sizes": quantiles(sample.sizes),
+                "received_per_file": sample.received,
                 "stored_per_row": sample.stored_size,
-                "cpu_per_row": model.cpu[1],
+                "cpu_per_file": model.cpu[1],
                 "start_up": sample.start_up,
             },
             "dataset": {
-                "stored_rows": model.stored.to_json(),
+                "stored_rows": asdict(model.stored),
                 "stored_bytes": model.stored_bytes,
                 "received_bytes": model.received_bytes,
                 "shards": model.shards,
-                "shard_bytes": model.stored_bytes / max(1, model.shards),
+                "shard_bytes": model.stored_bytes / model.shards,
             },
             "bandwidth": self.bandwidth,
-            "prices": self.prices.to_json(),
-            "predictions": [each.to_json() for each in self.predictions],
-            "advice": [{"option": each.option, "value": each.value, "reason": each.reason} for each in self.advice],
+            "prices": asdict(self.prices),
+            "predictions": [asdict(each) for each in self.predictions],
+            "advice": [asdict(each) for each in self.advice],
             "remarks": list(self.remarks),
         }
-
-
-def _quantiles(values: Sequence[float]) -> Mapping[str, float]:
-    found = distribution(values)
-    return {
-        "smallest": found.smallest,
-        "first_quartile": found.first_quartile,
-        "median": found.median,
-        "third_quartile": found.third_quartile,
-        "largest": found.largest,
-    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,19 +10,15 @@ from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import RunError
 from any2ds.core.failures import FAILURE_CODES, NOT_ALLOWED, SUCCESS
-from any2ds.forecast.advice import advise
-from any2ds.forecast.behaviour import refusing_hosts
-from any2ds.forecast.earlier import earlier_sample, with_recorded
-from any2ds.forecast.model import Model, Prediction
-from any2ds.forecast.prices import Prices
-from any2ds.forecast.progress import SampleProgress, Steps
-from any2ds.forecast.result import Estimate
-from any2ds.forecast.sample import choose_rows, fetch_sample, only_host
-from any2ds.forecast.screen import same_times
-from any2ds.forecast.survey import survey
-from any2ds.forecast.transfers import Sample
-
-log = logging.getLogger(__name__)
+from any2ds.core.terminal.stderr import stderr_console
+from any2ds.estimate.advice import advise
+from any2ds.estimate.facts import Sample
+from any2ds.estimate.model import Model, Prediction
+from any2ds.estimate.prices import Prices
+from any2ds.estimate.result import Estimate
+from any2ds.estimate.sample import choose_rows, fetch_sample, read_sample, single_host, with_recorded
+from any2ds.estimate.screen import same_times
+from any2ds.estimate.survey import survey
 
 _LONG = 60.0  # seconds, from which on the delay of a host is named
 _FEW = 100  # rows of a sample, below which it says little
@@ -48,37 +42,28 @@ def estimate(options: ParsedOptions) -> Estimate:
     prices = Prices.read(wanted.price)
     groups = tuple(group for group in options.groups if not isinstance(group, EstimateOptions))
     config = Config.of(replace(options, groups=groups))
-    steps = Steps(config.run.quiet)
-    with steps.step("reading the list"):
-        found = survey(config, wanted.sample, wanted.sample_seed, steps.read)
+    if not config.run.quiet:
+        stderr_console().print("reading the list")
+    found = survey(config, wanted.sample, wanted.sample_seed)
     if wanted.from_dataset is not None:
-        sample = earlier_sample(wanted.from_dataset, config)
+        sample = read_sample(wanted.from_dataset, config)
     else:
         chosen = choose_rows(config, found)
-        pace = f", {chosen.pace}" if chosen.pace else ""
-        with steps.step(f"fetching a sample of {text.rows(chosen.rows.num_rows)} into {wanted.sample_folder}{pace}"):
-            sample = fetch_sample(chosen, wanted.sample_folder, SampleProgress(steps))
+        if not config.run.quiet:
+            rows = text.rows(chosen.rows.num_rows)
+            stderr_console().print(f"fetching a sample of {rows} into {wanted.sample_folder}{chosen.pace}")
+        sample = fetch_sample(chosen, wanted.sample_folder)
     _check(sample)
     model = Model(config, found, sample)
-    with steps.step("simulating the whole list"):
-        machines = () if model.is_hopeless else wanted.machines
-        predictions = tuple(_predicted(model, wanted, prices, machines, steps))
-    remarks = tuple(_remarks(model, predictions))
+    machines = () if model.is_hopeless else wanted.machines
+    predictions = tuple(model.predict(count, wanted.bandwidth, prices) for count in machines)
     advice = advise(model, predictions) if predictions else ()
-    return Estimate(model, wanted.bandwidth, prices, predictions, advice, remarks)
-
-
-def _predicted(
-    model: Model, wanted: EstimateOptions, prices: Prices, machines: Sequence[int], steps: Steps
-) -> Iterator[Prediction]:
-    for count in machines:
-        steps.show(f"simulating the whole list on {count:,} machine{'s' * (count != 1)}")
-        yield model.predict(count, wanted.bandwidth, prices)
+    return Estimate(model, wanted.bandwidth, prices, predictions, advice, tuple(_remarks(model, predictions)))
 
 
 def _check(sample: Sample) -> None:
     """Raises RunError if the sample says nothing about the list."""
-    codes = {each.code for each in sample.transfers}
+    codes = {row.code for row in sample.rows}
     if codes and codes <= _NO_NETWORK:
         raise RunError(
             f"no row of the sample was answered ({', '.join(sorted(codes))}): is there a network? An estimate needs"
@@ -87,6 +72,7 @@ def _check(sample: Sample) -> None:
 
 
 def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
+    """What makes the estimate less certain."""
     found, sample = model.survey, model.sample
     if found.error:
         yield f"the list could not be read to its end: {found.error}"
@@ -102,13 +88,13 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
         if NOT_ALLOWED in model.shares:
             way_out = FAILURE_CODES[NOT_ALLOWED].advice
         yield f"no URL of the sample can be fetched ({', '.join(model.shares)}): {way_out}"
-    elif sample.transfers and all(each.code != SUCCESS for each in sample.transfers):
+    elif sample.rows and SUCCESS not in model.shares:
         yield "no row of the sample was stored: the time and the size of the others are unknown"
-    elif len(sample.transfers) < min(_FEW, found.rows):
-        yield f"the sample has {len(sample.transfers):,} rows: the intervals are wide"
-    host = only_host(found)
+    elif len(sample.rows) < min(_FEW, found.rows):
+        yield f"the sample has {text.rows(len(sample.rows))}: the intervals are wide"
+    host = single_host(found)
     if found.rows > 1 and host is not None:
-        rows = found.hosts.largest[host]
+        rows = found.hosts[host]
         every = "all rows are" if rows >= found.urls else f"{rows / found.urls:.0%} of the rows are"
         yield (
             f"{every} on one host, {host}, which decides how fast it is asked: the time holds if it bears what the"
@@ -122,19 +108,13 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
             f"the robots.txt of {slowest.name} asks for {text.number(slowest.crawl_delay)} s between two requests: its"
             f" {text.rows(slowest.rows)} take {text.duration(slowest.seconds)}, on any number of machines"
         )
-    if refusing := refusing_hosts(sample.transfers):
-        many = f"{len(refusing):,} hosts of the sample refuse" if len(refusing) > 1 else f"{min(refusing)} refuses"
-        yield f"{many} everything: how long the run waits for such hosts differs from run to run, so the range is wide"
-    large = Counter(each.host for each in sample.transfers if each.weight > 1)
-    if large:
-        yield (
-            f"of {', '.join(list(large)[:3])}{' and others' if len(large) > 3 else ''} no more than"
-            f" {text.rows(max(large.values()))} of the sample could be fetched, for all others of these hosts"
-        )
-    if hosts := sample.hosts_not_fetched:
+    if refusing := model.refusing_hosts:
+        subject = f"{len(refusing):,} hosts of the sample refuse" if len(refusing) > 1 else f"{min(refusing)} refuses"
+        yield f"{subject} everything: how long the run waits for such hosts differs from run to run"
+    if hosts := sample.left_out:
         yield (
             f"of {', '.join(hosts[:3])}{' and others' if len(hosts) > 3 else ''} no row of the sample could be fetched,"
             " because of the delay that the robots.txt asks for: the rows of other hosts stand for theirs"
         )
-    if not sample.is_fetched:
-        yield "the sample is a dataset, whose CPU and memory were not measured: memory is that of a usual worker"
+    if sample.cost is None:
+        yield "the sample does not say what it took of CPU and memory: the time may be longer, and memory differ"

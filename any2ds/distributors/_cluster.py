@@ -1,0 +1,378 @@
+"""Runs a worker on a cluster: missing shards go to its scheduler as tasks, and the dataset's folder is the channel.
+
+    jobs ─▶ sub-jobs ─▶ tasks ─▶ on any machine: a local run over the jobs of a task ─▶ <shard>_stats.json
+               ▲                                      │ <task>.progress, every few seconds
+               └──── shards that are missing ◀── the driver looks
+
+`_stats.json` alone says that a shard is made; `_task.py` has the other files. A cluster is asked for two things: to
+call the tasks, and to end them. Where a task ends without its shards, each of them is a task of its own then, so a
+shard that takes its machine down is the only one that is lost with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import count
+from typing import ClassVar, Protocol
+
+from any2ds.config.options import RunOptions
+from any2ds.core import layout
+from any2ds.core.errors import LockLost, OutputError, RunError, error_text, shard_count
+from any2ds.core.processes.watchdog import Watch
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
+from any2ds.core.stats import as_written
+from any2ds.distributors._contract import Worker
+from any2ds.distributors._jobs import JobQueue
+from any2ds.distributors._task import Task, TaskProgress
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 256 << 20  # of the rows of a sub-job; one that is given out, and one that waits, are here at a time
+_WRITTEN_AT_ONCE = 8  # tasks
+_NEAR, _FAR = 0.3, 2.0  # seconds between two looks at tasks, and two reports of a task, on disks and in stores
+_LISTENS = 0.2  # seconds between two looks whether to go on waiting for the list
+_NOTHING_BEGINS = 60.0  # seconds after which a log says that the cluster gives us no room
+_SILENCE = 120.0  # seconds without a report after which the machine of a task is gone
+_PART_OF_GRACE = 0.7  # of the time that a run has to stop
+_END_TIMEOUT = 15.0  # seconds that a cluster may take to end its tasks
+_UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
+_MOST_FAILURES = 30  # tasks that end without their shards, with none made in between, before the run ends
+
+
+class Engine(Protocol):
+    """A cluster that is there to be used."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at a time; it may change."""
+        ...
+
+    @property
+    def machines(self) -> int:
+        """Machines that it has, or may get; limits of hosts are divided among them."""
+        ...
+
+    task_limit: float  # tasks that it may have at a time; inf where those beyond `slots` wait in its own queue
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Have the tasks called, on whatever machines, and return when all of them have ended.
+
+        Called in a thread of its own, several times at a time. Raises RunError, or whatever the cluster raises, if that
+        ended early; a cluster that calls a task again, or twice at a time, does no harm.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Have all tasks ended, without waiting: each `run` returns, or raises, soon."""
+        ...
+
+
+class ClusterDistributor(ABC):
+    """The `Distributor` of a cluster; a subclass connects to it."""
+
+    thread_class: ClassVar[type[threading.Thread]] = threading.Thread  # in which `Engine.run` is called
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._stop_at = math.inf
+        self._stop_asked = threading.Event()
+
+    @abstractmethod
+    def engine(self) -> AbstractContextManager[Engine]:
+        """The cluster for one `map`. Raises UsageError if it cannot be had."""
+
+    def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
+        queue = JobQueue(jobs, self._options.subjob_size, _MOST_BYTES)
+        try:
+            while not queue.wait(_LISTENS) and not self._is_stopping():
+                pass
+            if queue.has_ended or self._is_stopping():
+                return
+            with self.engine() as engine:
+                driver = _Driver(worker, queue, engine, self._options, self.thread_class)
+                try:
+                    while driver.is_unfinished:
+                        if self._is_stopping():
+                            yield from driver.stop(self._stop_at)
+                        yield from driver.step()
+                        self._stop_asked.wait(driver.pause)
+                        self._stop_asked.clear()
+                finally:
+                    driver.close()
+        finally:
+            queue.stop()
+
+    def stop(self, grace: float) -> None:
+        self._stop_at = min(self._stop_at, time.monotonic() + grace)
+        self._stop_asked.set()
+
+    def _is_stopping(self) -> bool:
+        return self._stop_at < math.inf
+
+
+class _RunningTask:
+    """A task that the cluster has, as far as the driver knows."""
+
+    def __init__(self, task: Task, jobs: Iterable[ShardJob]) -> None:
+        self.task = task
+        self.jobs = {job.shard_id: replace(job, rows=b"") for job in jobs}  # of shards without a report
+        self.progress = TaskProgress()  # as it was last read
+        self.watch = Watch(_SILENCE, time.monotonic())
+        self._shown: Counter[str] = Counter()  # outcomes that Progress has told
+        self._shown_bytes = 0
+        self._made: Counter[str] = Counter()  # outcomes of the shards that are made
+        self._made_bytes = 0
+
+    def update(self, progress: TaskProgress) -> Progress:
+        """Take what was read, and return what is new in it."""
+        before = self.progress if self.progress.attempt == progress.attempt else TaskProgress()
+        self.progress = progress
+        metrics = progress.metrics and replace(
+            progress.metrics,
+            attempts=max(0, progress.attempts - before.attempts),
+            received=max(0, progress.received - before.received),
+        )
+        return replace(self._change(progress.outcomes, progress.size), metrics=metrics)
+
+    def finish_shard(self, report: ShardReport) -> None:
+        del self.jobs[report.shard_id]
+        self._made.update(report.status_dict)
+        self._made_bytes += report.bytes
+
+    def correction(self) -> Progress:
+        """Takes back what was told of shards that are not made."""
+        return self._change(self._made, self._made_bytes)
+
+    def _change(self, outcomes: Mapping[str, int], size: int) -> Progress:
+        change = Counter(outcomes)
+        change.subtract(self._shown)
+        progress = Progress({code: rows for code, rows in change.items() if rows}, size - self._shown_bytes)
+        self._shown, self._shown_bytes = Counter(outcomes), size
+        return progress
+
+
+class _Batch:
+    """Tasks that the cluster was given together, and the thread that waits for them."""
+
+    def __init__(self, engine: Engine, tasks: Sequence[Task], thread_class: type[threading.Thread]) -> None:
+        self.numbers = [task.number for task in tasks]
+        self.error = ""  # why it ended early
+        self._engine, self._tasks = engine, tasks
+        self._thread = thread_class(target=self._run, name="any2ds-cluster", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._engine.run(self._tasks)
+        except BaseException as error:  # of whatever cluster it is
+            self.error = error_text(error)
+
+
+class _Driver:
+    """Gives the jobs of one `map` to a cluster, and watches what becomes of them."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        queue: JobQueue,
+        engine: Engine,
+        options: RunOptions,
+        thread_class: type[threading.Thread],
+    ) -> None:
+        self._queue, self._engine, self._options, self._thread_class = queue, engine, options, thread_class
+        self._output, self._layout = worker.folder, worker.layout
+        self._interval = _NEAR if self._output.is_local else _FAR
+        self._folder = f"{layout.WORK_FOLDER}/{uuid.uuid4().hex}"
+        self._template = Task(worker.among(engine.machines), options, self._folder, self._interval)
+        self._numbers = count()
+        self._waiting: deque[Sequence[ShardJob]] = deque()  # the jobs of each task that has no room yet
+        self._tasks: dict[int, _RunningTask] = {}
+        self._batches: list[_Batch] = []
+        self._failures = 0  # tasks that ended without their shards since one was made
+        self._has_begun = False  # a task, ever
+        self._warn_at = time.monotonic() + _NOTHING_BEGINS
+        self._read_at = time.monotonic()  # when the folder could be read last
+        self._stop_at = math.inf
+        self._grace: float | None = None  # seconds for the tasks to stop, which they have not been told yet
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._tasks or self._waiting or not self._queue.has_ended)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next step."""
+        return max(0.0, min(self._interval, self._stop_at - time.monotonic())) if self.is_unfinished else 0.0
+
+    def step(self) -> Iterator[Event]:
+        if self._stop_at == math.inf:
+            self._submit()
+        ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
+        if (progress := self._read_progress()) is not None:
+            for number, content in progress:
+                yield from self._look(self._tasks[number], content)
+            for batch in ended:
+                self._batches.remove(batch)
+                yield from self._end_batch(batch)
+        if not self._has_begun and time.monotonic() >= self._warn_at:
+            self._warn_at = math.inf
+            log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
+        if self._stop_at < math.inf:
+            self._order_stop()
+            if time.monotonic() >= self._stop_at or not any(task.progress.attempt for task in self._tasks.values()):
+                self._abort()
+
+    def stop(self, stop_at: float) -> Iterator[Event]:
+        """From now on only what is begun comes to its end."""
+        if self._stop_at == math.inf:
+            self._queue.stop()
+            self._waiting.clear()
+            # Tasks have less time than the run, which is to see them end.
+            self._grace = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic())
+            yield Progress()
+        self._stop_at = stop_at
+
+    def close(self) -> None:
+        if self._tasks:
+            self._abort()
+        until = time.monotonic() + _END_TIMEOUT
+        while not all(batch.has_ended for batch in self._batches) and time.monotonic() < until:
+            time.sleep(0.02)
+        if not all(batch.has_ended for batch in self._batches):
+            self._engine.cancel()
+            log.warning("the cluster has not ended its tasks within %.0f s: cancel them there", _END_TIMEOUT)
+        with contextlib.suppress(Exception):  # of any file system; the next run removes what is left
+            self._output.remove_tree(self._folder)
+            self._output.remove_folder_if_empty(layout.WORK_FOLDER)
+
+    def _abort(self) -> None:
+        """End all tasks, also where the cluster cannot do that."""
+        self._tasks.clear()
+        self._grace = 0.0
+        self._order_stop()
+        self._engine.cancel()
+
+    def _order_stop(self) -> None:
+        """Have the tasks stop; where the folder is out of reach, with the next step."""
+        if self._grace is not None:
+            try:
+                self._output.write(f"{self._folder}/stop", str(self._grace).encode())
+                self._grace = None
+            except Exception as error:  # every file system has exceptions of its own
+                log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
+
+    # --- submitting tasks ---
+
+    def _submit(self) -> None:
+        """Have as many tasks as there are slots: a sub-job is cut into so many when a slot is free."""
+        slots = self._engine.slots
+        if not self._waiting and len(self._tasks) < slots and (jobs := self._queue.take(self._options.subjob_size)):
+            parts = min(slots, len(jobs))
+            self._waiting.extend(jobs[n::parts] for n in range(parts))
+        room = int(min(len(self._waiting), self._engine.task_limit - len(self._tasks)))
+        if room <= 0:
+            return
+        of_tasks = [self._waiting.popleft() for _ in range(room)]
+        try:
+            with ThreadPoolExecutor(min(_WRITTEN_AT_ONCE, room), thread_name_prefix="any2ds-tasks") as pool:
+                tasks = list(pool.map(self._template.with_jobs, of_tasks, self._numbers))
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"{self._output.url!r}: cannot write tasks: {error_text(error)}") from error
+        self._tasks.update((task.number, _RunningTask(task, jobs)) for task, jobs in zip(tasks, of_tasks, strict=True))
+        self._batches.append(_Batch(self._engine, tasks, self._thread_class))
+
+    # --- looking what became of them ---
+
+    def _read_progress(self) -> list[tuple[int, bytes | None]] | None:
+        """The progress file of each task; None if the folder is out of reach. Raises OutputError if it stays so."""
+        names = {task.task.file("progress"): number for number, task in self._tasks.items()}
+        try:
+            found = [(names[name], content) for name, content in self._output.read_many(list(names))]
+        except OutputError as error:
+            if time.monotonic() - self._read_at > _UNREACHED:
+                raise
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
+            return None
+        self._read_at = time.monotonic()
+        return found
+
+    def _look(self, task: _RunningTask, content: bytes | None) -> Iterator[Event]:
+        progress, before = TaskProgress.parse(content), task.progress
+        if progress is None:
+            return
+        self._has_begun = True
+        if task.watch.look(time.monotonic(), content):
+            message = f"a task was silent for {task.watch.silent:.0f} s: its machine is gone"
+            yield from self._end_task(task, message)
+        if progress == before:
+            return
+        if before.attempt and progress.attempt > before.attempt:
+            log.warning("task %d is restarted: the machine that had it was lost", task.task.number)
+        change = task.update(progress)
+        if change.outcomes or change.metrics is not None:
+            yield change
+        yield from self._reports(task, task.jobs.keys() & set(progress.made))
+        for shard_id, (reason, attempt) in progress.errors.items():
+            if task.jobs.pop(shard_id, None) is not None:
+                yield ShardError(shard_id, reason, attempt=attempt)
+        if progress.ends_run and self._stop_at == math.inf:
+            raise (LockLost if progress.ends_run == LockLost.__name__ else RunError)(progress.problem)
+        if progress.has_ended:
+            yield from self._end_task(task, progress.problem or "its task has ended without it")
+
+    def _reports(self, task: _RunningTask, shard_ids: Iterable[int]) -> Iterator[ShardReport]:
+        """What the statistics of shards say, where they are published."""
+        names = {self._layout.stats_name(shard_id): shard_id for shard_id in sorted(shard_ids)}
+        for name, content in self._output.read_many(list(names)):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                report = ShardReport.from_json(as_written(content))
+                if (report.shard_id, report.count) == (names[name], task.jobs[names[name]].count):
+                    task.finish_shard(report)
+                    self._failures = 0
+                    yield report
+
+    def _end_batch(self, batch: _Batch) -> Iterator[Event]:
+        if batch.error and not self._has_begun and self._stop_at == math.inf:
+            raise RunError(f"the cluster failed the job: {batch.error}")
+        for number in batch.numbers:
+            if (task := self._tasks.get(number)) is not None:
+                yield from self._end_task(task, batch.error or "the cluster has ended its task without a message")
+
+    def _end_task(self, running: _RunningTask, message: str) -> Iterator[Event]:
+        """Have what a task was to do, and has not done, done by others."""
+        task = running.task
+        if self._tasks.pop(task.number, None) is None:
+            return
+        jobs = {job.shard_id: job for job in (running.jobs and task.jobs(self._output)) or ()}
+        # Without its jobs no attempt begins any more, and without the lock the one that may be at it publishes nothing.
+        self._output.remove_many([task.file("jobs"), *([task.file("lock")] if running.jobs else [])])
+        yield from self._reports(running, running.jobs)
+        if (correction := running.correction()).outcomes:
+            yield correction
+        if not running.jobs or self._stop_at < math.inf:
+            return
+        self._failures += 1
+        if self._failures >= max(_MOST_FAILURES, 3 * self._engine.slots):
+            raise RunError(f"tasks end without their shards on the cluster, the last one with: {message}")
+        log.warning("%s: %s submitted again", message, shard_count(len(running.jobs)))
+        for shard_id, job in running.jobs.items():
+            if job.attempt >= self._options.max_shard_retry or shard_id not in jobs:
+                yield ShardError(shard_id, message, attempt=job.attempt)
+            else:
+                self._waiting.append([replace(jobs[shard_id], attempt=job.attempt + 1)])

@@ -1,0 +1,218 @@
+"""What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from any2ds.config.options import Config, RunOptions
+from any2ds.core import layout
+from any2ds.core.errors import LockLost, RunError
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
+from any2ds.distributors._cluster import ClusterDistributor
+from any2ds.distributors._task import Task, TaskProgress, UnseenFolder
+from any2ds.storage.lock.lock_file import LockRef
+from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of, run_options
+from any2ds.testing.processes import LONG
+
+
+def running(**options: object) -> RunOptions:
+    return run_options(**{"distributor": "pyspark", "subjob_size": 8, **options})
+
+
+class Threads(ClusterDistributor):
+    """A cluster of two slots, in which `call` does what a machine does with a task."""
+
+    slots, machines = 2, 1
+
+    def __init__(
+        self, options: RunOptions, call: Callable[[Task], None] = Task.__call__, task_limit: float = math.inf
+    ) -> None:
+        super().__init__(options)
+        self._call, self.task_limit = call, task_limit
+
+    @contextmanager
+    def engine(self) -> Iterator["Threads"]:
+        yield self
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            list(pool.map(self._call, tasks))
+
+    def cancel(self) -> None:
+        """A thread cannot be ended; its task sees that it is to stop."""
+
+
+class TestCluster(ProcessDistributorContract):
+    def make_distributor(self) -> Threads:
+        return Threads(running())
+
+
+def run(distributor: Threads, worker: ScriptedWorker, jobs: Iterator[ShardJob]) -> tuple[list[int], list[int]]:
+    """The shards that are made, and those that failed."""
+    events = list(distributor.map(worker, jobs))
+    made = [event.shard_id for event in events if isinstance(event, ShardReport)]
+    return sorted(made), sorted(event.shard_id for event in events if isinstance(event, ShardError))
+
+
+def test_a_task_that_the_cluster_loses_is_submitted_again_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    lost = iter([True])
+
+    def call(task: Task) -> None:
+        if task.number == 1 and next(lost, False):
+            raise OSError("the machine is gone")
+        task()
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    assert run(Threads(running(), call), worker, jobs_of(12)) == (list(range(12)), [])
+    assert [path.name for path in (tmp_path / ".any2ds").rglob("*")] == []
+
+
+def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
+    """While one takes its time, the next sub-job is begun."""
+    at_work: set[int] = set()
+    most = 0
+    is_over = threading.Event()
+
+    def call(task: Task) -> None:
+        nonlocal most
+        at_work.add(task.number)
+        most = max(most, len(at_work))
+        if task.number == 0:
+            is_over.wait(LONG)
+        elif task.number == 5:
+            is_over.set()
+        task()
+        at_work.discard(task.number)
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    made = run(Threads(running(subjob_size=4), call, task_limit=2), worker, jobs_of(12))
+    assert (made, most) == ((list(range(12)), []), 2)
+
+
+def test_a_task_that_runs_twice_makes_its_shards_once(tmp_path: Path) -> None:
+    def call(task: Task) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            twin = pool.submit(task)
+            task()
+            twin.result()
+
+    worker = ScriptedWorker(output=str(tmp_path), seconds=0.05)
+    assert run(Threads(running(), call), worker, jobs_of(6)) == (list(range(6)), [])
+
+
+def test_shards_of_a_task_that_was_lost_often_get_tasks_of_their_own(tmp_path: Path) -> None:
+    numbers: list[int] = []
+
+    def call(task: Task) -> None:
+        numbers.append(task.number)
+        if task.number == 0:
+            task.worker.folder.write(task.file("progress"), TaskProgress(4).to_bytes())
+        task()
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    assert run(Threads(running(), call), worker, jobs_of(8)) == (list(range(8)), [])
+    assert sorted(numbers) == list(range(2 + 4))
+
+
+def test_an_attempt_goes_on_where_the_one_before_has_died(tmp_path: Path) -> None:
+    """It has published a shard, of which it has told nothing, and has told of rows that are in none."""
+
+    def call(task: Task) -> None:
+        if task.number == 0:
+            before = TaskProgress(1)
+            before.add(Progress({"success": 3}))
+            task.worker.folder.write(task.file("progress"), before.to_bytes())
+            list(task.worker(jobs_of(1)))
+        task()
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    events = list(Threads(running(), call).map(worker, jobs_of(4)))
+    assert sorted(event.shard_id for event in events if isinstance(event, ShardReport)) == [0, 1, 2, 3]
+    assert sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress)) == 1 + 2 + 3 + 4
+
+
+def test_what_a_cluster_says_when_it_can_do_nothing_ends_the_run(tmp_path: Path) -> None:
+    def call(task: Task) -> None:
+        raise OSError("no such image")
+
+    with pytest.raises(RunError, match="the cluster failed the job: no such image"):
+        run(Threads(running(), call), ScriptedWorker(output=str(tmp_path)), jobs_of(4))
+
+
+def test_a_run_whose_folder_is_another_runs_is_ended(tmp_path: Path) -> None:
+    from any2ds.worker.worker import ShardWorker
+
+    config = Config.from_options({"url_list": "-", "output_folder": tmp_path})
+    worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "one that is over"),))
+    with pytest.raises(LockLost, match="others may be at work there"):
+        list(Threads(running()).map(worker, jobs_of(1)))
+
+
+def task_in(folder: Path) -> Task:
+    worker = ScriptedWorker(output=str(folder))
+    return Task(worker, running(), f"{layout.WORK_FOLDER}/run", 0.05)
+
+
+def test_a_machine_that_sees_another_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnseenFolder, match="is not the folder of the run, seen from here"):
+        task_in(tmp_path)()
+
+
+def test_a_task_that_was_given_up_makes_nothing_also_if_it_is_at_work(tmp_path: Path) -> None:
+    task = replace(task_in(tmp_path), worker=GivenUp(output=str(tmp_path), hanging=frozenset(range(4))))
+    task = task.with_jobs(list(jobs_of(4)), 0)
+    for _ in range(2):
+        task()
+        progress = task.progress(task.worker.folder)
+        assert (progress.attempt <= 1, progress.made, progress.has_ended) == (True, [], False)
+
+
+class GivenUp(ScriptedWorker):
+    """Its task is given up as soon as it has begun."""
+
+    def under(self, locks: tuple[LockRef, ...]) -> ScriptedWorker:
+        self.folder.remove_many([f"{layout.WORK_FOLDER}/run/000000.{kind}" for kind in ("jobs", "lock")])
+        return super().under(locks)
+
+
+def test_jobs_that_somebody_else_has_written_are_not_read(tmp_path: Path) -> None:
+    task = task_in(tmp_path).with_jobs(list(jobs_of(2)), 0)
+    task.worker.folder.write(task.file("jobs"), b"cos\nsystem\n(S'false'\ntR.")
+    task()
+    assert list(tmp_path.glob("*_stats.json")) == []
+
+
+def test_the_jobs_of_a_task_have_no_secrets(tmp_path: Path) -> None:
+    task = task_in(tmp_path).with_jobs(list(jobs_of(1)), 0)
+    assert str(tmp_path).encode() not in (tmp_path / task.file("jobs")).read_bytes()
+
+
+def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def jobs() -> Iterator[ShardJob]:
+        asked.set()
+        end.wait()
+        yield from ()
+
+    distributor = Threads(running())
+    with ThreadPoolExecutor(1) as pool:
+        events = pool.submit(lambda: list(distributor.map(ScriptedWorker(output=str(tmp_path)), jobs())))
+        asked.wait()
+        distributor.stop(0.0)
+        assert events.result(LONG) == []
+        end.set()
+
+
+def test_progress_comes_while_shards_are_open(tmp_path: Path) -> None:
+    worker = ScriptedWorker(output=str(tmp_path), hanging=frozenset(range(8)))
+    events: Iterator[Event] = Threads(running()).map(worker, jobs_of(8))
+    with closing(events):  # type: ignore[type-var]
+        assert isinstance(next(events), Progress)

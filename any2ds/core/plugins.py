@@ -28,6 +28,7 @@ _EXTRAS = {
     "azure": "azure",
     "cv2": "image",
     "gcsfs": "gcs",
+    "google": "tfrecord",  # protobuf
     "google_crc32c": "tfrecord",
     "huggingface_hub": "hf",
     "numpy": "image",

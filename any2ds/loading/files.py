@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.paths import expanded
 from any2ds.storage.disk.regular import check_regular
@@ -39,7 +37,6 @@ class ShardOfFolder:
     size: int  # bytes; 0 if unknown
     samples: int | None  # None if unknown
     cache: Path  # folder for indexes
-    metadata: Callable[[Sequence[str]], pa.Table]
     version: str = ""  # of the data file in its store, if the list of the folder says it
     has_index: bool = True  # False if it is known that no index lies beside it
     mark: int | None = None  # of the data file on this machine, when the dataset was opened, see `mark_of`
@@ -174,9 +171,6 @@ class LocalShard:
             content = make(self._path)
             self._shard.keep_index(end, self._version, content)
         return content
-
-    def metadata(self, columns: Sequence[str]) -> pa.Table:
-        return self._shard.metadata(columns)
 
     def local(self) -> Path:
         return self._path

@@ -199,16 +199,6 @@ def _in_plain_words(text: str) -> str:
     return f"values of these types cannot be compared or combined: {types}" if match else text
 
 
-def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:
-    """These columns of the rows of a shard that have samples, as far as there are any. Raises DamagedShard."""
-    shards = shards.in_this_process()
-    table = shards.tables[shard]
-    with translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
-        wanted = [name for name in columns if name in parquet.schema_arrow.names]
-        found = parquet.read(["status", *wanted])
-        return found.filter(pc.equal(found["status"], SUCCESS)).select(wanted)
-
-
 @contextmanager
 def translated(shards: ShardSet, shard: int) -> Iterator[None]:
     """Raises DamagedShard, which names the shard, for what goes wrong with its metadata inside of the block."""

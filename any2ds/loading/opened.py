@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,13 +21,12 @@ from any2ds.loading.ahead import Stored
 from any2ds.loading.copies import ShardCopies
 from any2ds.loading.decode import decoded
 from any2ds.loading.files import LocalShard, ShardOfFolder
-from any2ds.loading.metadata import stored_rows
 from any2ds.loading.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.loading.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
 from any2ds.writers.formats._spans import SpanShard
 
-_MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
+_MOST_OPEN = 4096  # shards of a process with an index of 8 bytes a sample; of the descriptors of a process at most half
 _MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
 _OPENED_AT_ONCE = 32  # shards of a store
 _LARGEST_BLOCK = (32 << 20) - (64 << 10)  # bytes; glibc counts blocks of up to 32 MB with what it adds
@@ -104,6 +105,10 @@ def _reuse_memory() -> None:
     then twice its size is kept. Else each sample of 50 KB would cost a dozen page faults, as much time as to read it.
     """
     bytes(_LARGEST_BLOCK)
+
+
+_opened_last: deque[tuple[weakref.ref[OpenShards], int]] = deque()
+"""The shards of all datasets that this process has opened, as many as may be open, the oldest first."""
 
 
 class OpenShards:
@@ -256,9 +261,12 @@ class OpenShards:
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
         opened: IndexedShard = writer.indexed(self.data(shard), self._fields)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
-        while len(self._open) >= most:
-            self._open.pop(next(iter(self._open)), None)  # another thread may have been first
         self._open[shard] = opened
+        _opened_last.append((weakref.ref(self), shard))
+        while len(_opened_last) > most:
+            owner, number = _opened_last.popleft()
+            if (other := owner()) is not None:
+                other._open.pop(number, None)
         return opened
 
     def data(self, shard: int) -> ShardData:
@@ -272,7 +280,6 @@ class OpenShards:
             shards.data_bytes[shard],
             count,
             self._copies.folder,
-            partial(stored_rows, shards, shard),
             shards.versions[shard] if shards.versions else "",
             shards.has_indexes,
             shards.marks[shard] if shards.marks and shards.machine == platform.node() else None,

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from any2ds.core.errors import DamagedShard, access_text, error_text, redacted
 from any2ds.loading.copies import ShardCopies, version_of_shard
 from any2ds.loading.files import LocalShard, ShardOfFolder, joined, version_in_store
@@ -255,9 +253,6 @@ class RemoteShard:
             if self._copy is None and content is not None:
                 return content
         return self._local().made_index(end, make)
-
-    def metadata(self, columns: Sequence[str]) -> pa.Table:
-        return self._shard.metadata(columns)
 
     def local(self) -> Path:
         return self._local().local()

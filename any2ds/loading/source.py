@@ -215,7 +215,7 @@ class Source(Sequence[Sample]):
             worker takes every n-th sample, which reads fewer ranges of a store)
         even: "drop" leaves out, "pad" repeats as many samples as it takes for all ranks to have equally many batches
             (default: each sample comes once, and some ranks may have one more)
-        rank, world_size: which process of how many (default: those of torch.distributed or torchrun, if there are)
+        rank, world_size: which process of how many (default: those of torch.distributed, torchrun, srun or mpirun)
 
         Raises UsageError for values that are not possible.
         """

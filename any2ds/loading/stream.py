@@ -22,6 +22,12 @@ _MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger o
 EVEN = ("drop", "pad")
 _EPOCH, _POSITION, _ITERATION, _IN_WORKERS = range(4)  # of what a stream shares with the workers of a DataLoader
 SHARED = 4
+# Variables with the number of processes and which one this is, as torchrun, srun and mpirun set them.
+_LAUNCHERS = (
+    ("WORLD_SIZE", "RANK"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +245,31 @@ def _worker() -> tuple[int, int, int | None]:
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """As given, else those of torch.distributed, else of the environment (torchrun), else the only one.
+    """As given, else those of torch.distributed, else of the environment (torchrun, srun, mpirun), else the only one.
 
-    Raises UsageError.
+    Raises UsageError, also where the environment says that there are several, and not which one this is.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size go together")
     if rank is None or world_size is None:
-        rank, world_size = _ranks_of_torch() or (int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+        rank, world_size = _ranks_of_torch() or _ranks_of_environment()
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} is none of {world_size}")
     return rank, world_size
+
+
+def _ranks_of_environment() -> tuple[int, int]:
+    """Raises UsageError."""
+    for size_name, rank_name in _LAUNCHERS:
+        size, rank = int(os.environ.get(size_name) or 1), os.environ.get(rank_name)
+        if size > 1:
+            if rank is None:
+                raise UsageError(
+                    f"{size_name} says that there are {size} processes, and {rank_name} is not set: "
+                    f"name the process, as in stream(rank=0, world_size={size})"
+                )
+            return int(rank), size
+    return 0, 1
 
 
 def _ranks_of_torch() -> tuple[int, int] | None:

@@ -86,10 +86,6 @@ class ShardData(Protocol):
         """The content of the sidecar with this end of its name, or what `make` returns for the data file."""
         ...
 
-    def metadata(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of the rows that have samples, in order."""
-        ...
-
     def local(self) -> Path:
         """The data file on this machine, maybe a copy for as long as this object lives."""
         ...

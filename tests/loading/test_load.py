@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -1166,3 +1167,18 @@ def test_no_more_than_a_number_of_shards_is_open(made: Callable[[str], Path], mo
     monkeypatch.setattr("any2ds.loading.opened._MOST_OPEN", 2)
     ds: Source = any2ds.load(made("webdataset"))
     assert [ds[n]["key"] for n in (0, 21, 9, 14, 0)] == [KEYS[n] for n in (0, 21, 9, 14, 0)]
+
+
+def test_the_descriptors_of_a_process_are_enough_for_several_datasets(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for n in range(60):
+            write_tar(tmp_path / name / f"{n:02d}.tar", "", [f"{n}.bin"])
+    program = (
+        "import resource, any2ds\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
+        f"both = [any2ds.load(f'{tmp_path}/{{name}}', cache_dir='{tmp_path}/cache') for name in 'ab']\n"
+        "print(sum(len(sample['data']) > 0 for _ in range(2) for ds in both for sample in ds))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("240\n", "")

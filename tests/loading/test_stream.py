@@ -168,9 +168,16 @@ def test_ranks_of_torchrun_and_wrong_ones(ds: Source, monkeypatch: pytest.Monkey
         ds.stream(rank=1)
     with pytest.raises(UsageError, match="rank 2 is none of 2"):
         ds.stream(rank=2, world_size=2)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert numbers(ds.stream()) == list(range(1, COUNT, 2))
+    launchers = (("WORLD_SIZE", "RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"))
+    for size, rank in (*launchers, ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")):
+        monkeypatch.setenv(size, "2")
+        with pytest.raises(
+            UsageError, match=rf"{rank} is not set: name the process, as in stream\(rank=0, world_size=2"
+        ):
+            ds.stream()
+        monkeypatch.setenv(rank, "1")
+        assert numbers(ds.stream()) == list(range(1, COUNT, 2))
+        monkeypatch.delenv(size)
 
 
 def test_a_run_that_is_resumed_gives_what_one_without_a_break_gives(ds: Source) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import decimal
 import math
-import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.worker.job_rows import JobRows
-from any2ds.writers.formats import _example
-from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse
-from any2ds.writers.formats._wire import varint
+from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
 from any2ds.writers.formats.tfrecord import TfrecordWriter
 from tests.support.records import examples
 
@@ -151,29 +148,6 @@ def test_only_the_columns_that_are_asked_for(tmp_path: Path) -> None:
     assert parse(record, ()) == {}
 
 
-def test_the_short_way_through_a_record_finds_what_the_long_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in records that are cut, or in which single bytes are others."""
-    good = record_of({"a": 1, "b": "text" * 50, "c": [1.5, 2.5], "d": -1, "e": 0.5, "f": 300, "data": "x" * 20})
-    chance = random.Random(5)
-    records = [good, b"", *(good[:end] for end in range(0, len(good), 7))]
-    for _ in range(3000):
-        damaged = bytearray(good)
-        damaged[chance.randrange(len(good))] = chance.choice((chance.randrange(256), 0, 0x0A, 0x12, 0x80, 0xFF))
-        records.append(bytes(damaged))
-
-    def outcome(record: bytes) -> str:
-        try:
-            return repr(parse(record))
-        except ValueError:
-            return "no record"
-
-    found = [outcome(record) for record in records]
-    monkeypatch.setattr(_example, "_places", lambda record: None)
-    monkeypatch.setattr(_example, "_one_value", lambda record, start, stop: None)
-    assert found == [outcome(record) for record in records]
-    assert 100 < found.count("no record") < len(found) - 100
-
-
 def record_of(values: dict[str, Any]) -> bytes:
     table = pa.table({name: [value] for name, value in values.items()})
     return Encoder(table.schema).heads(table, [3])[0] + b"abc"
@@ -188,9 +162,6 @@ def test_what_is_no_record_is_a_value_error_and_never_worse() -> None:
             for content in (garbled, garbled[:place]):
                 with contextlib.suppress(ValueError):
                     parse(content)
-    with pytest.raises(ValueError, match="without an end"):
-        parse(b"\x0a" + b"\xff" * 20)
-    with pytest.raises(ValueError, match="no field"):
-        parse(b"\x0a\x7f")
-    with pytest.raises(ValueError, match="wire type 3"):
-        parse(b"\x0b")
+    for record in (b"\x0a" + b"\xff" * 20, b"\x0a\x7f", b"\x0b"):
+        with pytest.raises(ValueError, match=r"no tf\.train\.Example"):
+            parse(record)

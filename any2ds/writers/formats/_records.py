@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import orjson
 import pyarrow as pa
+from google.protobuf import message  # noqa: F401  # who lacks it is told when the format is chosen
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
@@ -19,7 +19,7 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
 from any2ds.core.tables import take, value_of_text
 from any2ds.writers.formats._builder import Builder
-from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
+from any2ds.writers.formats._example import DATA, Encoder, Feature, feature_kind, parse
 from any2ds.writers.formats._nested import encoders, nested_columns
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class RecordBuilder(Builder):
             for name, form in self._nested.items():
                 if wanted is None or name in wanted:
                     sample[name] = form.decode(found)
-        except (ValueError, IndexError, KeyError, struct.error) as error:
+        except (ValueError, IndexError, KeyError) as error:
             raise DamagedShard(f"a record is no sample: {error_text(error)}") from error
         if self._members:
             sample["data"] = sample.get(str(sample.get("ext") or "").partition(".")[0])
@@ -222,44 +222,31 @@ def _from_values(type: pa.DataType) -> Callable[[list[Any]], Any] | None:
     return None
 
 
-def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
-    """The sample in a record of `size` bytes; its file is read by `read` when it is asked for. Raises DamagedShard."""
-    places: dict[str, tuple[int, int]] = {}
-    last = "", 0, 0
+def stored_sample(record: bytes) -> StoredSample:
+    """The sample in a record. Raises DamagedShard."""
     try:
-        found = {name: (name, start, stop) for name, start, stop in features(read, size)}
-        for last in found.values():
-            name, start, stop = last
-            if name in ("key", "ext", DATA):
-                places[name] = bytes_value(read, start, stop)
-        key = _text(read, *places["key"])
-        if DATA not in places and (members := _members_in(found)):
-            files = {}
-            for name in members:
-                ext = _text(read, *bytes_value(read, *found[f"{name}_ext"][1:]))
-                status = _text(read, *bytes_value(read, *found[f"{name}_status"][1:]))
-                if status == SUCCESS:
-                    files[f"{name}.{ext}"] = _body(read, *bytes_value(read, *found[name][1:]))
-            return StoredSample(key, files)
-        file = last  # of recipes and others, the last feature
-        if DATA in places or "ext" in places:
-            ext = _text(read, *places["ext"])
+        found = parse(record)
+        key = _text(found, "key")
+        if DATA not in found and (members := _members_in(found)):
+            there = [name for name in members if _text(found, f"{name}_status") == SUCCESS]
+            files = {f"{name}.{_text(found, f'{name}_ext')}": _value(found, name) for name in there}
+        elif DATA in found or "ext" in found:  # of recipes, the last feature
+            files = {_text(found, "ext"): _value(found, DATA if DATA in found else next(reversed(found)))}
         else:  # Its name is the extension, and other tools have their features in any order.
-            ext = next((name for name in _FILES_OF_TOOLS if name in found), last[0])
-            file = found.get(ext, last)
-        start, stop = places.get(DATA) or bytes_value(read, *file[1:])
-    except ValueError as error:
-        raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
+            ext = next((name for name in _FILES_OF_TOOLS if name in found), next(reversed(found)))
+            files = {ext: _value(found, ext)}
     except KeyError as error:
         raise DamagedShard(f"a record without {error.args[0]}") from error
-    return StoredSample(key, {ext: _body(read, start, stop)})
+    except ValueError as error:
+        raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
+    return StoredSample(key, {ext: StoredBody.of(data) for ext, data in files.items()})
 
 
 def key_of(record: bytes) -> str:
-    """That of the sample in a record. Raises DamagedShard."""
+    """The key of the sample in a record. Raises DamagedShard."""
     try:
-        return str(parse(record, {"key"})["key"][0].decode())
-    except (ValueError, LookupError, struct.error) as error:
+        return _text(parse(record, {"key"}), "key")
+    except (ValueError, KeyError) as error:
         raise DamagedShard(f"a record has no key: {error_text(error)}") from error
 
 
@@ -269,9 +256,13 @@ def _members_in(found: Mapping[str, Any]) -> list[str]:
     return list(own)[::-1]
 
 
-def _body(read: Callable[[int, int], bytes], start: int, stop: int) -> StoredBody:
-    return StoredBody(stop - start, lambda offset, size: read(start + offset, size))
+def _value(found: Mapping[str, list[Any]], name: str) -> bytes:
+    """The only value of a feature of bytes. Raises KeyError, ValueError."""
+    values = found[name]
+    if len(values) != 1 or not isinstance(values[0], bytes):
+        raise ValueError(f"{name} is not one value of bytes")
+    return values[0]
 
 
-def _text(read: Callable[[int, int], bytes], start: int, stop: int) -> str:
-    return read(start, stop - start).decode()
+def _text(found: Mapping[str, list[Any]], name: str) -> str:
+    return _value(found, name).decode()

@@ -16,7 +16,6 @@ from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, key_of, stored_sample
-from any2ds.writers.formats._wire import reader_of
 
 if sys.platform == "win32":
     raise OptionError("arrayrecord needs Linux or macOS: its library does not support Windows; use tfrecord")
@@ -65,8 +64,7 @@ class ArrayrecordWriter(ExampleWriter):
             raise DamagedShard(access_text(error)) from error
         with _opened(path) as file:
             for _ in range(file.num_records()):
-                record: bytes = file.read()
-                yield stored_sample(reader_of(record), len(record))
+                yield stored_sample(file.read())
 
     @staticmethod
     def indexed(data: ShardData, fields: Fields) -> ArrayrecordShard:

@@ -6,14 +6,12 @@ A record is its length (8 bytes, little-endian), the masked CRC32C of that, the 
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import struct
-import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -27,10 +25,8 @@ from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats import _tarindex
 from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, key_of, stored_sample
 from any2ds.writers.formats._spans import SpanShard
-from any2ds.writers.formats._wire import reader_of
 
-_PIECE = 1 << 20  # bytes read at once
-_IN_MEMORY = 16 << 20  # bytes of a record up to which it is read as a whole
+_MOST_OF_A_RECORD = 1 << 31  # bytes; protobuf reads no longer ones
 _LENGTH, _CRC, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
 _GZIP = b"\x1f\x8b"
 
@@ -78,9 +74,11 @@ class TfrecordWriter(ExampleWriter):
     def read(path: Path) -> Iterator[StoredSample]:
         """A file that ends between two records is a shorter one: nobody can tell."""
         try:
-            with path.open("rb") as raw, _records_in(raw) as records:
-                for read, size in records:
-                    yield stored_sample(read, size)
+            with path.open("rb") as raw:
+                is_compressed = _is_gzip(raw.read(_HEADER.size))
+                raw.seek(0)
+                stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb")) if is_compressed else raw
+                yield from map(stored_sample, _records(stream, None if is_compressed else path.stat().st_size))
         except (OSError, EOFError, zlib.error) as error:
             raise DamagedShard(access_text(error)) from error
 
@@ -143,70 +141,23 @@ def masked(crc: int) -> bytes:
     return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-_Record = tuple[Callable[[int, int], bytes], int]  # reads in it; its size in bytes
-
-
-@contextlib.contextmanager
-def _records_in(raw: IO[bytes]) -> Iterator[Iterator[_Record]]:
-    start = raw.read(_HEADER.size)
-    raw.seek(0)
-    if _is_gzip(start):
-        with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
-            yield _records(cast(IO[bytes], stream), None)
-    else:
-        yield _records(raw, os.fstat(raw.fileno()).st_size)
-
-
-def _records(stream: IO[bytes], size: int | None) -> Iterator[_Record]:
-    """The records of a file of `size` bytes, in which one can seek; else (None) large ones wait in a temporary file.
-
-    Each can be read until the next is asked for.
-    """
+def _records(stream: IO[bytes], size: int | None) -> Iterator[bytes]:
+    """The records of a file of `size` bytes; None: unknown, of a compressed one. Raises DamagedShard."""
     at = 0
     while header := stream.read(_HEADER.size):
         length, _ = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, None)
         if masked(value(header[:8])) != header[8:]:
             raise DamagedShard(f"no record begins at byte {at}, or its length is garbled")
-        start, stop = at + _HEADER.size, at + _HEADER.size + length
-        if size is not None and stop + _CRC.size > size:
+        stop = at + _HEADER.size + length + _CRC.size
+        if size is not None and stop > size:
             raise DamagedShard(f"the record at byte {at} has {length} bytes, and the file ends at {size}")
-        if length <= _IN_MEMORY:
-            record = stream.read(length)
-            _check(len(record) == length and masked(value(record)) == stream.read(_CRC.size), at)
-            yield reader_of(record), length
-        elif size is not None:
-            _check(_crc_of(stream, length) == stream.read(_CRC.size), at)
-            yield _reader_in(stream, start), length
-            stream.seek(stop + _CRC.size)
-        else:
-            with tempfile.TemporaryFile(prefix="any2ds-") as waiting:
-                _check(_crc_of(stream, length, waiting) == stream.read(_CRC.size), at)
-                yield _reader_in(waiting, 0), length
-        at = stop + _CRC.size
-
-
-def _check(is_right: bool, at: int) -> None:
-    if not is_right:
-        raise DamagedShard(f"the record at byte {at} is garbled, or the file ends in it")
-
-
-def _crc_of(stream: IO[bytes], length: int, copy: IO[bytes] | None = None) -> bytes:
-    """The masked CRC of the next `length` bytes, or of what there is of them; they are written to `copy`."""
-    crc = 0
-    while length and (piece := stream.read(min(length, _PIECE))):
-        crc = extend(crc, piece)
-        length -= len(piece)
-        if copy is not None:
-            copy.write(piece)
-    return masked(crc)
-
-
-def _reader_in(file: IO[bytes], start: int) -> Callable[[int, int], bytes]:
-    def read(offset: int, size: int) -> bytes:
-        file.seek(start + offset)
-        return file.read(size)
-
-    return read
+        if length > _MOST_OF_A_RECORD:
+            raise DamagedShard(f"the record at byte {at} has {length} bytes, more than any reader takes")
+        record = stream.read(length)
+        if len(record) != length or masked(value(record)) != stream.read(_CRC.size):
+            raise DamagedShard(f"the record at byte {at} is garbled, or the file ends in it")
+        yield record
+        at = stop
 
 
 PART = TfrecordWriter

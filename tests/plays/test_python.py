@@ -61,7 +61,7 @@ def test_nothing_stored_is_no_exception() -> None:
     assert (outcome.result.successes, outcome.result.status_dict) == (0, {"http_404": 1})
 
 
-@pytest.mark.parametrize("command", ["retry", "verify", "inspect", "report", "card", "finish", "load"])
+@pytest.mark.parametrize("command", ["retry", "verify", "inspect", "report", "card", "load"])
 def test_each_function_raises_a_usage_error_where_there_is_no_dataset(command: str, tmp_path: Path) -> None:
     with pytest.raises(any2ds.UsageError, match="nothing_here") as raised:
         getattr(any2ds, command)(str(tmp_path / "nothing_here"))

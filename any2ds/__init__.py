@@ -7,117 +7,60 @@ download(url_list="urls.parquet", output_folder="dataset", output_format="webdat
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from types import ModuleType
+from typing import Any
 
-from any2ds.core.errors import Any2dsError, RunError, UsageError
-from any2ds.core.reports import IncompleteRun, RunReport
-from any2ds.core.samples import Sample
-from any2ds.core.version import __version__
+from any2ds.core.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from any2ds import beam
-    from any2ds.core.declaration import transform
-    from any2ds.dataset.card.card import card
-    from any2ds.dataset.features import (
-        Audio,
-        Bytes,
-        ClassLabel,
-        Image,
-        Optional,
-        Scalar,
-        Tensor,
-        Text,
-        Video,
-        parse_bool,
-    )
-    from any2ds.dataset.features import Sequence_ as Sequence
-    from any2ds.dataset.inspect import inspect
-    from any2ds.dataset.load.load import load
-    from any2ds.dataset.load.splits import split
-    from any2ds.dataset.report.report import report
-    from any2ds.dataset.verify.verify import verify
-    from any2ds.forecast.estimate import estimate
-    from any2ds.recipes.build import build
-    from any2ds.recipes.info import Info
-    from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
-    from any2ds.run.download import download
-    from any2ds.run.finish import finish
-    from any2ds.run.retry import retry
-    from any2ds.writers.example_records import parse_example
-
-__all__ = [
-    "Any2dsError",
-    "Audio",
-    "Bytes",
-    "ClassLabel",
-    "Image",
-    "IncompleteRun",
-    "Info",
-    "Optional",
-    "Recipe",
-    "RecipeConfig",
-    "RunError",
-    "RunReport",
-    "Sample",
-    "Scalar",
-    "Sequence",
-    "Tensor",
-    "Text",
-    "UrlRows",
-    "UsageError",
-    "Video",
-    "__version__",
-    "beam",
-    "build",
-    "card",
-    "download",
-    "estimate",
-    "finish",
-    "inspect",
-    "load",
-    "parse_bool",
-    "parse_example",
-    "report",
-    "retry",
-    "split",
-    "transform",
-    "verify",
-]
-
-_FEATURES = ("Audio", "Bytes", "ClassLabel", "Image", "Optional", "Scalar", "Tensor", "Text", "Video", "parse_bool")
-_COMMANDS = {
-    **dict.fromkeys(_FEATURES, "dataset.features"),
-    "Info": "recipes.info",
-    "Recipe": "recipes.recipe",
-    "RecipeConfig": "recipes.recipe",
-    "UrlRows": "recipes.recipe",
-    "build": "recipes.build",
-    "card": "dataset.card.card",
-    "download": "run.download",
-    "estimate": "forecast.estimate",
-    "finish": "run.finish",
-    "inspect": "dataset.inspect",
-    "load": "dataset.load.load",
-    "parse_example": "writers.example_records",
-    "report": "dataset.report.report",
-    "retry": "run.retry",
-    "split": "dataset.load.splits",
-    "transform": "core.declaration",
-    "verify": "dataset.verify.verify",
+# Module -> its public names. Most bring pyarrow with them, which a worker or `any2ds --help` should not have to wait
+# for; what type checkers know of them is in `__init__.pyi`.
+_PUBLIC = {
+    "core.declaration": "transform",
+    "core.errors": "Any2dsError RunError UsageError",
+    "core.reports": "IncompleteRun RunReport",
+    "core.samples": "Sample",
+    "describe.card.card": "card",
+    "dataset.features": "Audio Bytes ClassLabel Image Optional Scalar Tensor Text Video parse_bool",
+    "describe.inspect": "inspect",
+    "loading.load": "load",
+    "loading.splits": "split",
+    "describe.report.report": "report",
+    "dataset.verify.verify": "verify",
+    "estimate.estimate": "estimate",
+    "recipes.build": "build",
+    "recipes.info": "Info",
+    "recipes.recipe": "Recipe RecipeConfig UrlRows",
+    "run.download": "download",
+    "run.retry": "retry",
+    "writers.example_records": "parse_example",
 }
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = sorted([*_MODULES, "Sequence", "__version__", "beam"])  # noqa: PLE0605
+
+
+class _Package(ModuleType):
+    """Keeps the name of a command where a room has the same: an import of the room would bind it to the module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
     """The public names: what completion offers."""
-    return sorted(__all__)
+    return list(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """The commands bring pyarrow with them, which a worker or `any2ds --help` should not have to wait for."""
     if name == "beam":
         return importlib.import_module("any2ds.beam")
     if name == "Sequence":  # which has another name where it is defined
         return importlib.import_module("any2ds.dataset.features").Sequence_
-    if name in _COMMANDS:
-        return getattr(importlib.import_module(f"any2ds.{_COMMANDS[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"any2ds.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

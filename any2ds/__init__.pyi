@@ -19,7 +19,6 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
-from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -31,16 +30,16 @@ from any2ds.dataset.features import Tensor as Tensor
 from any2ds.dataset.features import Text as Text
 from any2ds.dataset.features import Video as Video
 from any2ds.dataset.features import parse_bool as parse_bool
-from any2ds.dataset.load.load import load as load
-from any2ds.dataset.load.splits import split as split
-from any2ds.dataset.summary import Summary as Summary
 from any2ds.dataset.verify.report import VerifyReport as VerifyReport
-from any2ds.forecast.result import Estimate as Estimate
+from any2ds.describe.card.card import Card as Card
+from any2ds.describe.summary import Summary as Summary
+from any2ds.estimate.result import Estimate as Estimate
+from any2ds.loading.load import load as load
+from any2ds.loading.splits import split as split
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
 from any2ds.recipes.recipe import UrlRows as UrlRows
-from any2ds.run.ranks import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [
@@ -70,7 +69,6 @@ __all__ = [
     "card",
     "download",
     "estimate",
-    "finish",
     "inspect",
     "load",
     "parse_bool",
@@ -132,7 +130,6 @@ def download(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -177,13 +174,11 @@ def download(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -238,8 +233,6 @@ def download(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
@@ -256,146 +249,141 @@ def download(
 
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
-        input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
-        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
-        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
-        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
-        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
-        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
-        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
-        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
-        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
-        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
-        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
-        require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
-        caption_col: column that holds the captions (default: None)
-        save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
-        limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)
-        shuffle: seed for a random order of the rows: of a whole parquet list, else within 100,000 rows (default: the order of the list)
-        column_types: Arrow types of columns: id:string,score:float (default: those of parquet; else inferred from the first rows)
-        on_bad_row: a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as bad_row; stop, the list is read up to there (default: fail_row)
+        input_format: txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed (default: by the file name, else txt)
+        separator: between the values of a line: ';', '|', tab (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows (default: auto)
+        comment: beginning of lines that are no rows: # (default: none)
+        columns: names of the columns of a csv or tsv without a header: url,caption (default: the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or by its mark)
+        rows: path to the array of rows in a json document: data.items (default: the document)
+        url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
+        default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and the like in URLs into characters (default: False)
+        url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
+        require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
+        caption_col: column of the captions (default: None)
+        save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
+        limit: the first N rows only; the same command without it makes the rest (default: all)
+        shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
+        column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
+        on_bad_row: a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there (default: fail_row)
     What is written:
-        preset: img2dataset: the option names, defaults and metadata of that tool, so that its command lines work (default: None)
+        preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
         output_format: files, webdataset, parquet, tfrecord or arrayrecord (default: files)
-        incremental_mode: if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first (default: incremental)
-        metadata_format: formats of the metadata: parquet always; csv and jsonl in addition (default: parquet)
-        row_group_bytes: parquet: maximum bytes of files in a row group; reading one file reads its row group (needs output_format=parquet) (default: 4MiB)
-        parquet_data: parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio (needs output_format=parquet) (default: binary)
-        data_column: parquet: the column that holds the files (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: of tfrecord shards: none, or gzip (needs output_format=tfrecord) (default: none)
+        incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
+        metadata_format: parquet always; csv and jsonl in addition (default: parquet)
+        row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
+        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
+        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of the stored files; auto: by their content (default: auto)
-        compute_md5: add the md5 of each file to the metadata (default: True)
-        compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
-        on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
-        dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
+        file_ext: extension of stored files; auto: by their content (default: auto)
+        compute_md5: add the md5 of files to the metadata (default: True)
+        compute_hash: add another hash: md5, sha256 or sha512 (default: None)
+        verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
+        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
-        fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full (default: 256MiB, but no more than 2 % of the disk)
-        max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
+        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        fsync: flush published files, so that a power failure leaves no partial shard (default: True)
+        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
+        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
-        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: none: originals are kept)
-        decode_check: decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the metadata; files are stored unchanged (default: False)
-        disable_all_reencoding: decode nothing: store images, sound and video byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples (default: False)
-        unpack_max_files: an archive with more files fails as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
+        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
+        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        disable_all_reencoding: decode nothing: store all byte for byte (default: False)
+        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
+        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
+        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
-        transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
-        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
+        transform: steps of your own: module:function, or my_step.py:clean (default: None)
+        member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
-        upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
-        encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
-        encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
+        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
+        downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
+        encode_format: jpg, png, webp, avif, or keep (default: keep)
+        encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
-        min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
-        max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
-        max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
+        only_images: what is not decoded as an image fails as not_decodable (default: False)
+        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
+        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
-        bbox_col: column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height (default: None)
-        animated: of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file (default: first where images are resized or encoded, else keep)
+        bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
+        animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate in Hz, of sound files; of video only with video_audio=split (default: as it is)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
         audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
         audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
         min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0 for no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file (not of video), from its start; 0 for all (default: 0)
+        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
+        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
     What becomes of video:
-        video_size: size of the shorter side in pixels; 0 keeps it (default: 0)
+        video_size: shorter side in pixels; 0 keeps it (default: 0)
         video_fps: frames per second (default: as it is)
-        video_format: mp4, webm, mkv, or keep, that of the file (default: keep)
-        clip_seconds: cut sound and video into clips of this many seconds, each a sample; 0 for no clips (default: 0)
-        clips_col: column with [start, end] pairs in seconds, each of which becomes a sample, of sound and video (default: None)
-        frames: store this many evenly spaced images instead of the video; 0 for none (default: 0)
-        frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
-        video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
+        video_format: mp4, webm, mkv or keep (default: keep)
+        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
+        frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
+        frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
+        video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
-        total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
+        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
+        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)
-        connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
-        min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
-        max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
-        watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
+        connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
+        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
+        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
+        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
-        max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
-        max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
+        max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
-        nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
-        ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
+        nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
+        ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
-        robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
-        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
-        hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
+        robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
+        allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
+        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
-        distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
-        beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
+        processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
+        distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
+        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
-        transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
-        transform_timeout: seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process; a file that needs more is decoded alone (default: 1GiB)
+        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
+        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
+        transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
+        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How several runs make a dataset together:
-        rank: number of this run among those that make the dataset together, from 0: it makes each world_size-th shard (default: on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX)
-        world_size: number of these runs; 1 for a run of its own, whatever the environment says (default: SLURM_NTASKS, WORLD_SIZE)
+        rank: number of this run, from 0, among those that make the dataset together (default: by Slurm, torchrun, Kubernetes)
+        world_size: number of these runs; 1 for a run of its own (default: SLURM_NTASKS, WORLD_SIZE)
     How it is watched:
-        log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
-        log_format: format of progress lines: text, or json, an object per line (default: text)
-        report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
+        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_format: of progress lines: text, or json (default: text)
+        report: write report.html into the output folder at the end (default: True)
+        reporters: further reporters: jsonl, prometheus, wandb (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and
@@ -424,13 +412,11 @@ def retry(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -483,75 +469,69 @@ def retry(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
 ) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, into new shards behind the others.
 
     Which rows are tried again:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        codes: failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt can help (default: transient)
-        transform: the steps of your own that the dataset was made with, named again: needed if you did not make it here, on this machine (default: those of the dataset)
+        codes: failures to try again: codes, http_4xx, http_5xx, all, or transient (default: transient)
+        transform: the steps of your own of the dataset, if it was made elsewhere (default: those of the dataset)
     How it is stored:
-        staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
-        fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full (default: 256MiB, but no more than 2 % of the disk)
-        max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
+        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        fsync: flush published files, so that a power failure leaves no partial shard (default: True)
+        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
+        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
-        total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
+        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
+        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)
-        connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
-        min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
-        max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
-        watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
+        connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
+        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
+        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
+        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
-        max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
-        max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
+        max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
-        nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
-        ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
+        nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
+        ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
-        robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
-        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
-        hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
+        robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
+        allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
+        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
-        distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
-        beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
+        processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
+        distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
+        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
-        transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
-        transform_timeout: seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process; a file that needs more is decoded alone (default: 1GiB)
+        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
+        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
+        transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
+        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How it is watched:
-        log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
-        log_format: format of progress lines: text, or json, an object per line (default: text)
-        report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
+        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_format: of progress lines: text, or json (default: text)
+        report: write report.html into the output folder at the end (default: True)
+        reporters: further reporters: jsonl, prometheus, wandb (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the rows that were tried again. Raises UsageError if it cannot start, and IncompleteRun,
@@ -606,7 +586,6 @@ def estimate(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -651,13 +630,11 @@ def estimate(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -712,8 +689,6 @@ def estimate(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     sample: int = 2000,
     from_dataset: str | Path | None = None,
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
@@ -733,153 +708,148 @@ def estimate(
 
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
-        input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
-        separator: character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then (default: a comma; in tsv a tab)
-        quoting: of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv is, and tsv if its first rows have quoted values (default: auto)
-        comment: what lines of a csv, tsv or txt begin with that are no rows: # (default: no line is a comment)
-        columns: names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then (default: those of the first line)
-        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or as its mark says)
-        rows: where the rows are in a json document: the path of keys to an array, such as annotations or data.items (default: the document is the array)
-        url_template: URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line (default: the column url_col)
-        default_scheme: scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http (default: they fail as bad_url)
-        unescape_html: turn &amp; and other references of HTML in URLs into characters (default: False)
-        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
-        require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
-        caption_col: column that holds the captions (default: None)
-        save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
-        limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)
-        shuffle: seed for a random order of the rows: of a whole parquet list, else within 100,000 rows (default: the order of the list)
-        column_types: Arrow types of columns: id:string,score:float (default: those of parquet; else inferred from the first rows)
-        on_bad_row: a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as bad_row; stop, the list is read up to there (default: fail_row)
+        input_format: txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed (default: by the file name, else txt)
+        separator: between the values of a line: ';', '|', tab (default: a comma; in tsv a tab)
+        quoting: of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows (default: auto)
+        comment: beginning of lines that are no rows: # (default: none)
+        columns: names of the columns of a csv or tsv without a header: url,caption (default: the first line)
+        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or by its mark)
+        rows: path to the array of rows in a json document: data.items (default: the document)
+        url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
+        default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
+        unescape_html: turn &amp; and the like in URLs into characters (default: False)
+        url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
+        require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
+        caption_col: column of the captions (default: None)
+        save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
+        limit: the first N rows only; the same command without it makes the rest (default: all)
+        shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
+        column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
+        on_bad_row: a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there (default: fail_row)
     What is written:
-        preset: img2dataset: the option names, defaults and metadata of that tool, so that its command lines work (default: None)
+        preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
         output_format: files, webdataset, parquet, tfrecord or arrayrecord (default: files)
-        incremental_mode: if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first (default: incremental)
-        metadata_format: formats of the metadata: parquet always; csv and jsonl in addition (default: parquet)
-        row_group_bytes: parquet: maximum bytes of files in a row group; reading one file reads its row group (needs output_format=parquet) (default: 4MiB)
-        parquet_data: parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio (needs output_format=parquet) (default: binary)
-        data_column: parquet: the column that holds the files (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: of tfrecord shards: none, or gzip (needs output_format=tfrecord) (default: none)
+        incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
+        metadata_format: parquet always; csv and jsonl in addition (default: parquet)
+        row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
+        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
+        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of the stored files; auto: by their content (default: auto)
-        compute_md5: add the md5 of each file to the metadata (default: True)
-        compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
-        on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
-        dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
+        file_ext: extension of stored files; auto: by their content (default: auto)
+        compute_md5: add the md5 of files to the metadata (default: True)
+        compute_hash: add another hash: md5, sha256 or sha512 (default: None)
+        verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
+        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
-        fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full (default: 256MiB, but no more than 2 % of the disk)
-        max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
+        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        fsync: flush published files, so that a power failure leaves no partial shard (default: True)
+        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
+        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
-        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: none: originals are kept)
-        decode_check: decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the metadata; files are stored unchanged (default: False)
-        disable_all_reencoding: decode nothing: store images, sound and video byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples (default: False)
-        unpack_max_files: an archive with more files fails as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
+        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
+        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        disable_all_reencoding: decode nothing: store all byte for byte (default: False)
+        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
+        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
+        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
-        transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
-        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
+        transform: steps of your own: module:function, or my_step.py:clean (default: None)
+        member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
-        upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
-        encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
-        encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
+        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
+        downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
+        encode_format: jpg, png, webp, avif, or keep (default: keep)
+        encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
-        min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
-        max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
-        max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
+        only_images: what is not decoded as an image fails as not_decodable (default: False)
+        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
+        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
-        bbox_col: column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height (default: None)
-        animated: of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file (default: first where images are resized or encoded, else keep)
+        bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
+        animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate in Hz, of sound files; of video only with video_audio=split (default: as it is)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
         audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
         audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
         min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0 for no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file (not of video), from its start; 0 for all (default: 0)
+        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
+        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
     What becomes of video:
-        video_size: size of the shorter side in pixels; 0 keeps it (default: 0)
+        video_size: shorter side in pixels; 0 keeps it (default: 0)
         video_fps: frames per second (default: as it is)
-        video_format: mp4, webm, mkv, or keep, that of the file (default: keep)
-        clip_seconds: cut sound and video into clips of this many seconds, each a sample; 0 for no clips (default: 0)
-        clips_col: column with [start, end] pairs in seconds, each of which becomes a sample, of sound and video (default: None)
-        frames: store this many evenly spaced images instead of the video; 0 for none (default: 0)
-        frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
-        video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
+        video_format: mp4, webm, mkv or keep (default: keep)
+        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
+        frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
+        frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
+        video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
-        total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
+        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
+        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)
-        connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
-        min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
-        max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
-        watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
+        connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
+        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
+        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
+        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
-        max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
-        max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
+        max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
-        nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
-        ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
+        nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
+        ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
-        robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
-        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
-        hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
+        robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
+        allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
+        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
-        distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
-        beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
+        processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
+        distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
+        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
-        transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
-        transform_timeout: seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process; a file that needs more is decoded alone (default: 1GiB)
+        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
+        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
+        transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
+        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How several runs make a dataset together:
-        rank: number of this run among those that make the dataset together, from 0: it makes each world_size-th shard (default: on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX)
-        world_size: number of these runs; 1 for a run of its own, whatever the environment says (default: SLURM_NTASKS, WORLD_SIZE)
+        rank: number of this run, from 0, among those that make the dataset together (default: by Slurm, torchrun, Kubernetes)
+        world_size: number of these runs; 1 for a run of its own (default: SLURM_NTASKS, WORLD_SIZE)
     How it is watched:
-        log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
-        log_format: format of progress lines: text, or json, an object per line (default: text)
-        report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
+        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_format: of progress lines: text, or json (default: text)
+        report: write report.html into the output folder at the end (default: True)
+        reporters: further reporters: jsonl, prometheus, wandb (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
     What is estimated:
-        sample: rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per host_delay, for 10 s (small lists, a single host) or 30 s (default: 2000)
-        from_dataset: take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its list is the default of url_list (default: None)
-        machines: numbers of machines like this one, separated by commas (default: 1,4,16)
-        bandwidth: of the line of each machine, in bits per second: 100Mbit, 1Gbit (default: 1Gbit)
-        price: JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month … (default: those built in)
-        sample_folder: folder for the dataset of the sample, which is kept until the next estimate (default: estimate-sample)
+        sample: rows that are fetched, at most 4 a second of a host, for 10 or 30 s (default: 2000)
+        from_dataset: a dataset that is the sample, such as that of a --limit run; also --from (default: None)
+        machines: numbers of machines like this one (default: 1,4,16)
+        bandwidth: of the line of each machine: 100Mbit, 1Gbit (default: 1Gbit)
+        price: JSON or YAML file of prices: machine_hour, storage_gb_month … (default: those built in)
+        sample_folder: folder for the dataset of the sample (default: estimate-sample)
         sample_seed: draws the same rows again (default: 0)
         format: screen, md or json (default: screen)
         config: YAML or JSON file with any of these; what is given here wins
@@ -903,11 +873,11 @@ def verify(
 
     What is verified:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        sample: shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are checked (default: all)
+        sample: shards to read, picked at random: 1%, or a number; files and counts of all are checked (default: all)
         seed: picks the same shards again (needs sample) (default: another one each time)
         repair: remove the files of broken shards, so that they are made again (default: False)
-        json: file for the whole report as JSON, - for standard output (default: None)
-        processes_count: processes that read shards, no more than there are shards (default: number of cores)
+        json: file for the report as JSON, - for standard output (default: None)
+        processes_count: processes that read shards (default: number of cores)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         quiet: no progress on the terminal (default: False)
         config: YAML or JSON file with any of these; what is given here wins
@@ -948,8 +918,8 @@ def report(
 
     What is reported:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        format: html, a page; md, for pull requests; or json, the figures (default: html)
-        output: file to write to, - for standard output (default: report.html in the folder; of md and json, standard output)
+        format: html, a page; md, for pull requests; or json (default: html)
+        output: file to write to, - for standard output (default: report.html; of md and json -)
         samples: samples that the page shows (needs format=html) (default: 64)
         open: show the page in a browser (needs format=html) (default: False)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
@@ -973,9 +943,9 @@ def card(
     What the card says:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         pretty_name: name of the dataset for people (default: that of the folder)
-        license: of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there (default: None)
+        license: of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, mit … (default: None)
         language: of captions and texts, as codes: en, de (default: None)
-        output: file for the card, - for standard output (default: README.md in the folder of the dataset)
+        output: file for the card, - for standard output (default: README.md of the dataset)
         force: replace a README.md that any2ds did not write (default: False)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
@@ -1022,7 +992,6 @@ def build(
     unpack: bool = False,
     unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
-    unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -1067,13 +1036,11 @@ def build(
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
     max_redirects: int = 10,
-    max_header_bytes: int | str = 307200,
     max_file_bytes: int | str = 1073741824,
-    max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
     headers: str | _Sequence[str] | Mapping[str, str] | None = None,
-    cookies: str | Path | None = None,
+    referer_col: str | None = None,
     proxy: str | None = None,
     nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
@@ -1126,8 +1093,6 @@ def build(
     metrics_port: int | None = None,
     enable_wandb: bool = False,
     wandb_project: str = "any2ds",
-    wandb_entity: str | None = None,
-    wandb_run_name: str | None = None,
     config: str | Path | None = None,
 ) -> RunReport:
     """Make the dataset of a recipe in `data_dir`/name/config/version.
@@ -1136,151 +1101,129 @@ def build(
 
     Which recipe:
         recipe: name[/config][:version] of a recipe, or the path of its file (default: required)
-        data_dir: folder for datasets, local or remote: the dataset is in name/config/version of it (default: ANY2DS_DATA_DIR, else ~/any2ds)
-        imports: modules that define recipes, separated by commas (default: None)
+        data_dir: folder for datasets, local or remote (default: ANY2DS_DATA_DIR, else ~/any2ds)
+        imports: modules that define recipes (default: None)
         overwrite: make a dataset anew that is there already (default: False)
-        max_examples_per_split: the first N samples of each split only, to try a recipe (default: all)
-        register_checksums: write the checksums of what the recipe downloads to the checksums.tsv beside it (default: False)
+        max_examples_per_split: the first N samples of each split only (default: all)
+        register_checksums: write the checksums of downloads to the recipe's checksums.tsv (default: False)
         download_dir: folder for what a recipe downloads and unpacks (default: recipes in the cache folder)
-        manual_dir: folder with what has to be downloaded by hand (default: manual/NAME in data_dir)
+        manual_dir: folder with what was downloaded by hand (default: manual/NAME in data_dir)
         pdb: on an error, enter Python's debugger where it happened (default: False)
     What is written:
-        preset: img2dataset: the option names, defaults and metadata of that tool, so that its command lines work (default: None)
+        preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
-        output_format: webdataset, parquet, files, tfrecord or arrayrecord; TensorFlow Datasets opens the last two (default: webdataset)
-        incremental_mode: if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first (default: incremental)
-        metadata_format: formats of the metadata: parquet always; csv and jsonl in addition (default: parquet)
-        row_group_bytes: parquet: maximum bytes of files in a row group; reading one file reads its row group (needs output_format=parquet) (default: 4MiB)
-        parquet_data: parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio (needs output_format=parquet) (default: binary)
-        data_column: parquet: the column that holds the files (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: of tfrecord shards: none, or gzip (needs output_format=tfrecord) (default: none)
+        output_format: webdataset, parquet, files, tfrecord or arrayrecord (default: webdataset)
+        incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
+        metadata_format: parquet always; csv and jsonl in addition (default: parquet)
+        row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
+        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
+        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of the stored files; auto: by their content (default: auto)
-        compute_md5: add the md5 of each file to the metadata (default: True)
-        compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
-        on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
-        dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
+        file_ext: extension of stored files; auto: by their content (default: auto)
+        compute_md5: add the md5 of files to the metadata (default: True)
+        compute_hash: add another hash: md5, sha256 or sha512 (default: None)
+        verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
+        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
-        fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full (default: 256MiB, but no more than 2 % of the disk)
-        max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
+        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        fsync: flush published files, so that a power failure leaves no partial shard (default: True)
+        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
+        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
-        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: none: originals are kept)
-        decode_check: decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the metadata; files are stored unchanged (default: False)
-        disable_all_reencoding: decode nothing: store images, sound and video byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples (default: False)
-        unpack_max_files: an archive with more files fails as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
-        unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
+        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
+        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        disable_all_reencoding: decode nothing: store all byte for byte (default: False)
+        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
+        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
+        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
-        transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
-        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
+        transform: steps of your own: module:function, or my_step.py:clean (default: None)
+        member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
-        resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
-        upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
-        encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
-        encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
+        resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
+        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
+        downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
+        encode_format: jpg, png, webp, avif, or keep (default: keep)
+        encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
-        min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
-        max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
-        max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
+        only_images: what is not decoded as an image fails as not_decodable (default: False)
+        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
+        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
-        bbox_col: column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height (default: None)
-        animated: of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file (default: first where images are resized or encoded, else keep)
+        bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
+        animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate in Hz, of sound files; of video only with video_audio=split (default: as it is)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
         audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
         audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
         min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0 for no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file (not of video), from its start; 0 for all (default: 0)
+        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
+        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
     What becomes of video:
-        video_size: size of the shorter side in pixels; 0 keeps it (default: 0)
+        video_size: shorter side in pixels; 0 keeps it (default: 0)
         video_fps: frames per second (default: as it is)
-        video_format: mp4, webm, mkv, or keep, that of the file (default: keep)
-        clip_seconds: cut sound and video into clips of this many seconds, each a sample; 0 for no clips (default: 0)
-        clips_col: column with [start, end] pairs in seconds, each of which becomes a sample, of sound and video (default: None)
-        frames: store this many evenly spaced images instead of the video; 0 for none (default: 0)
-        frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
-        video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
+        video_format: mp4, webm, mkv or keep (default: keep)
+        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
+        frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
+        frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
+        video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
-        total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB)
+        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
+        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)
-        connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
-        min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
-        max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
-        watchdog_timeout: seconds without any progress, after which other processes go on; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
+        connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
+        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
+        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
+        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
         max_redirects: redirects followed (default: 10)
-        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
-        max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
-        max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
+        max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        cookies: cookie file in Netscape's format (default: None)
+        referer_col: column with the page of each file, sent as its Referer (default: None)
         proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
-        nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
-        ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
+        nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
+        ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
-        robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
-        allow_schemes: schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your rights and credentials, whoever wrote the list (default: none)
-        block_private_addresses: refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine (not with block_private_addresses) (default: False)
-        hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
+        robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
+        allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
+        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
+        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
-        distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
-        beam_options: what Beam's PipelineOptions take, for --distributor=beam and for recipes whose splits are made by Beam (default: this machine)
+        processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
+        distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
+        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
-        transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
-        transform_timeout: seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process; a file that needs more is decoded alone (default: 1GiB)
+        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
+        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
+        transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
+        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How it is watched:
-        log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
-        log_format: format of progress lines: text, or json, an object per line (default: text)
-        report: write report.html into the output folder when the run ends (default: True)
-        reporters: further reporters, separated by commas: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
+        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_format: of progress lines: text, or json (default: text)
+        report: write report.html into the output folder at the end (default: True)
+        reporters: further reporters: jsonl, prometheus, wandb (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
-        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
-        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
     shards could not be written."""
-
-def finish(
-    output_folder: str | Path,
-    *,
-    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
-    report: bool = True,
-    config: str | Path | None = None,
-) -> Completion:
-    """Write the files about a dataset as a whole, which the last of several runs writes if all of them end.
-
-    Which dataset:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
-        report: write report.html into the folder (default: True)
-        config: YAML or JSON file with any of these; what is given here wins
-
-    Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it."""

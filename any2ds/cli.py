@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import re
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from any2ds.config.commands import Command
     from any2ds.config.options import ParsedOptions
     from any2ds.core.reports import RunReport
-
-
-_INCOMPLETE = 3  # of a dataset that the same download command completes: nothing is damaged
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -58,162 +57,134 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(opened, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
-def _download(options: ParsedOptions) -> int:
-    from any2ds.run.start import started_ahead
-
-    with started_ahead(options):
-        from any2ds.config.options import ShareOptions
-        from any2ds.run.download import download
-        from any2ds.run.ranks import from_environment, rank_of
-
-        share = options.group(ShareOptions)
-        numbers, message = from_environment(share, os.environ)
-        if message:
-            logging.getLogger("any2ds").warning(message)
-        options = options.with_group(replace(share, **numbers))
-        report = download.run(options)
-    if rank_of(options.group(ShareOptions)) is None:  # other ranks may have stored something
-        _check_stored(report)
-    return 0
+# Command -> what runs it: a function of the package, whose `run` takes parsed options, or one of a group of options.
+_FUNCTIONS = {
+    "download": "run.download:download",
+    "retry": "run.retry:retry",
+    "estimate": "estimate.estimate:estimate",
+    "verify": "dataset.verify.verify:verify",
+    "inspect": "describe.inspect:inspect",
+    "report": "describe.report.report:report",
+    "card": "describe.card.card:card",
+    "build": "recipes.build:build",
+    "new": "recipes.new:new",
+    "recipes": "recipes.listing:lines",
+}
 
 
-def _check_stored(report: RunReport) -> None:
-    """Raises NothingStored if a run has tried rows and stored none."""
+def _execute(name: str, options: ParsedOptions) -> int:
+    """Run a command and show its result; the exit code."""
+    wanted = options.groups[-1 if name == "estimate" else 0]
+    if name in _SHOWS:
+        goes_into_files = name in ("card", "estimate", "report")
+        how = {"encoding": "utf-8"} if goes_into_files else {"errors": "replace"}  # captions are in any script
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(**how)  # type: ignore[union-attr]
+    with _started_ahead(name, options):
+        if name == "download":
+            options = _with_rank(options)
+        module, _, function = _FUNCTIONS[name].partition(":")
+        function = getattr(importlib.import_module(f"any2ds.{module}"), function)
+        result: Any = function.run(options) if hasattr(function, "run") else function(wanted)
+    if name in ("download", "build"):
+        _check_stored(options, result)
+    path = "-" if name == "estimate" and wanted.format == "json" else getattr(wanted, "json", None)
+    if path:
+        _write_json(result.to_json(), path)
+    if path != "-" and name in _SHOWS:
+        _SHOWS[name](result, wanted)
+    return getattr(result, "exit_code", 0)
+
+
+def _with_rank(options: ParsedOptions) -> ParsedOptions:
+    """The options with rank and world size as Slurm, torchrun or Kubernetes say, unless they are given."""
+    from any2ds.config.options import ShareOptions
+    from any2ds.run.ranks import from_environment
+
+    share = options.group(ShareOptions)
+    numbers, message = from_environment(share, os.environ)
+    if message:
+        logging.getLogger("any2ds").warning(message)
+    return options.with_group(replace(share, **numbers))
+
+
+def _started_ahead(name: str, options: ParsedOptions) -> AbstractContextManager[Any]:
+    """The first worker process, begun before what this one needs is loaded, where there is going to be one."""
+    if name in ("download", "retry") or (name == "estimate" and options.groups[-1].from_dataset is None):
+        from any2ds.run.start import started_ahead
+
+        return started_ahead(options)
+    return contextlib.nullcontext()
+
+
+def _check_stored(options: ParsedOptions, report: RunReport) -> None:
+    """Raises NothingStored if a run has tried rows and stored none; of several ranks others may have stored some."""
+    from any2ds.config.options import ShareOptions
     from any2ds.core.errors import NothingStored
 
-    if message := report.nothing_stored:
-        raise NothingStored(message)
+    is_alone = all(group.rank is None for group in options.groups if isinstance(group, ShareOptions))
+    if is_alone and report.nothing_stored:
+        raise NothingStored(report.nothing_stored)
 
 
-def _finish(options: ParsedOptions) -> int:
-    from any2ds.run.finish import finish
-
-    completion = finish.run(options)
-    _print(_fitting(str(completion), sys.stdout))
-    return 0 if completion.is_whole else 1
-
-
-def _retry(options: ParsedOptions) -> int:
-    from any2ds.run.start import started_ahead
-
-    with started_ahead(options):
-        from any2ds.run.retry import retry
-
-        retry.run(options)
-    return 0
-
-
-def _verify(options: ParsedOptions) -> int:
+def _show_verified(report: Any, _: Any) -> None:
     from any2ds.core.errors import printable
     from any2ds.dataset.verify.report import lines
-    from any2ds.dataset.verify.verify import verify
 
-    (wanted,) = options.groups
-    report = verify.run(options)
-    if wanted.json:
-        _write_json(report.to_json(), wanted.json)
-    if wanted.json != "-":
-        _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
-    return 0 if report.ok else _INCOMPLETE if report.is_incomplete else 1
+    _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
 
 
-def _inspect(options: ParsedOptions) -> int:
+def _show_summary(summary: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
-    from any2ds.dataset.inspect import inspect
-    from any2ds.dataset.screen import show
+    from any2ds.describe.screen import show
 
-    (wanted,) = options.groups
-    with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
-    summary = inspect.run(options)
-    if wanted.json:
-        _write_json(summary.to_json(), wanted.json)
-    if wanted.json != "-":
-        with standard_output() as stream:
-            show(summary, stream)
-    return 0
+    with standard_output() as stream:
+        show(summary, stream)
 
 
-def _card(options: ParsedOptions) -> int:
-    from any2ds.dataset.card.card import card
+def _show_estimate(estimate: Any, wanted: Any) -> None:
+    from any2ds.core.terminal.results import standard_output
+    from any2ds.estimate.screen import show
 
-    _print_utf8()
-    made = card.run(options)
-    _print(made.text if made.path is None else f"written to {made.path}")
-    return 0
+    if wanted.format == "md":
+        _print(estimate.to_markdown())
+        return
+    with standard_output() as stream:
+        show(estimate, stream)
 
 
-def _report(options: ParsedOptions) -> int:
+def _show_report(summary: Any, wanted: Any) -> None:
     from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
-    from any2ds.dataset.report.report import report
 
-    (wanted,) = options.groups
-    _print_utf8()
-    made = report.run(options)
-    page = f"{made.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
+    page = f"{summary.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
     if (path := wanted.output or page) != "-":
         _print(f"written to {printable(path)}")
-    return 0
 
 
-def _build(options: ParsedOptions) -> int:
-    from any2ds.recipes.build import build
+def _show_new(made: tuple[Path, list[str]], wanted: Any) -> None:
+    from any2ds.recipes.new import next_steps
 
-    _check_stored(build.run(options))
-    return 0
-
-
-def _new(options: ParsedOptions) -> int:
-    from any2ds.recipes.new import new, next_steps
-
-    (wanted,) = options.groups
-    folder, made = new(wanted)
+    folder, names = made
     steps = [_fitting(step, sys.stdout) for step in next_steps(wanted, folder)]
-    _print("\n".join([*(f"{folder}/{name}" for name in made), "next:", *steps]))
-    return 0
+    _print("\n".join([*(f"{folder}/{name}" for name in names), "next:", *steps]))
 
 
-def _recipes(options: ParsedOptions) -> int:
-    from any2ds.recipes.listing import lines
-
-    (wanted,) = options.groups
-    _print("\n".join(lines(wanted)))
-    return 0
-
-
-def _estimate(options: ParsedOptions) -> int:
-    from any2ds.config.options import EstimateOptions
-    from any2ds.run.start import started_ahead
-
-    wanted = options.group(EstimateOptions)
-    _print_utf8()
-    with started_ahead(options) if wanted.from_dataset is None else contextlib.nullcontext():
-        from any2ds.core.terminal.results import standard_output
-        from any2ds.forecast.estimate import estimate
-        from any2ds.forecast.screen import show
-
-        found = estimate.run(options)
-    if wanted.format == "json":
-        _write_json(found.to_json(), "-")
-    elif wanted.format == "md":
-        _print(found.to_markdown())
-    else:
-        with standard_output() as stream:
-            show(found, stream)
-    return 0
-
-
-def _print_utf8() -> None:
-    """Write text in any script, which most often goes into a file."""
-    with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+# Command -> what shows its result on standard output; the others have shown all while they ran.
+_SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
+    "verify": _show_verified,
+    "inspect": _show_summary,
+    "estimate": _show_estimate,
+    "report": _show_report,
+    "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
+    "new": _show_new,
+    "recipes": lambda lines, _: _print("\n".join(lines)),
+}
 
 
 def _write_json(content: Any, path: str) -> None:
     """Raises OutputError if the file cannot be written."""
     import json
-    from pathlib import Path
 
     from any2ds.core.errors import OutputError
     from any2ds.core.terminal.results import write_file
@@ -231,26 +202,10 @@ def _write_json(content: Any, path: str) -> None:
         raise OutputError(f"--json={path}: {error.strerror}") from error
 
 
-_RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
-    "download": _download,
-    "retry": _retry,
-    "verify": _verify,
-    "inspect": _inspect,
-    "report": _report,
-    "card": _card,
-    "finish": _finish,
-    "build": _build,
-    "new": _new,
-    "recipes": _recipes,
-    "estimate": _estimate,
-}
-"""Command -> what runs it, and returns its exit code."""
-
-
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code."""
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import RunOptions, WatchOptions, parse_options
+    from any2ds.config.options import RunOptions, WatchOptions, flat, parse_options
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
@@ -263,7 +218,7 @@ def run(given: Sequence[str]) -> int:
             return 0
         options = parse_options(_completed(name, parse(arguments, command)), command.groups)
         _log_to_terminal(WatchOptions in command.groups and options.group(WatchOptions).log_format == "json")
-        return _RUNS[name](options)
+        return _execute(name, options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
         if name != "download":
@@ -281,8 +236,9 @@ def run(given: Sequence[str]) -> int:
         # What the system refuses, such as a name that is too long, is no fault of ours.
         what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
-    is_debug = _option_of(given, options, "log_level") == "debug"
-    if _option_of(given, options, "log_format") == "json":
+    shown = _as_given(arguments, command) if options is None else flat(options.groups)
+    is_debug = shown.get("log_level") == "debug"
+    if shown.get("log_format") == "json":
         from any2ds.run.reporters import jsonl
 
         extra = {"traceback": trace} if is_debug and trace else {}
@@ -301,30 +257,17 @@ def _place_of(error: BaseException) -> str:
     return f"{last.filename}:{last.lineno}"
 
 
-def _option_of(given: Sequence[str], options: ParsedOptions | None, name: str) -> Any:
-    """The value of an option; where the options could not be parsed, as the words or their config file have it."""
-    from any2ds.config.options import config_content, flat
+def _as_given(words: Sequence[str], command: Command) -> Mapping[str, Any]:
+    """The options among the words and in their config file, as text, as far as they can be read."""
+    from any2ds.config.help import option_parser
+    from any2ds.config.options import config_content
     from any2ds.core.errors import Any2dsError
 
-    if options is not None:
-        return flat(options.groups).get(name)
-    value = _last_given(given, name)
-    if value is None and (file := _last_given(given, "config")) is not None:
-        with contextlib.suppress(Any2dsError, AttributeError):  # that it cannot be read is said already
-            value = config_content(file).get(name)
-    return value
-
-
-def _last_given(given: Sequence[str], name: str) -> str | None:
-    """The last value among the words of `--name=value` or `--name value`, whatever else is wrong with them."""
-    words = _before_dashes(given)
-    values = [
-        value if equals else following
-        for word, following in zip_longest(words, words[1:], fillvalue="")
-        for option, equals, value in [word.partition("=")]
-        if option.startswith("--") and option[2:].replace("-", "_") == name
-    ]
-    return values[-1] if values else None
+    given: dict[str, Any] = {}
+    with contextlib.suppress(Any2dsError, TypeError):  # what is wrong with them is said elsewhere
+        given = vars(option_parser(command).parse_known_args(list(_normalized(_before_dashes(words), command)))[0])
+        given = {**(config_content(given["config"]) if "config" in given else {}), **given}
+    return given
 
 
 def _before_dashes(given: Sequence[str]) -> Sequence[str]:
@@ -335,32 +278,32 @@ def _before_dashes(given: Sequence[str]) -> Sequence[str]:
 def _page(given: Sequence[str]) -> str | None:
     """What is printed instead of running a command, if that is asked for: help, version or a completion script.
 
-    Raises OptionError for a command or shell that there is not.
+    Raises OptionError for a topic or shell that there is not.
     """
-    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.commands import COMMANDS, FIRST_WORDS
     from any2ds.core.errors import OptionError
 
     if not given or given == ["help"]:
-        from any2ds.config.help import short_help
+        from any2ds.config.help import overview
 
-        return short_help()
+        return overview()
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
-        words = [word.lstrip("-") for word in given[1:]] if first == "help" else [w for w in given if w[:1] != "-"]
         topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
-        topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
-        return _help(topics, _last_given(given, "preset"))
+        words = [word for word in given if word[:1] != "-"][:1]
+        topics += others if first == "help" else [word for word in words if word in FIRST_WORDS]
+        return _help(topics, _as_given(given, COMMANDS["download"]).get("preset"))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
         return f"any2ds {__version__}"
     if first == "completion":
-        from any2ds.config import completion
+        from any2ds.config.help import SHELLS, completion_script
 
-        if len(others) != 1 or others[0] not in completion.SHELLS:
-            raise OptionError(f"any2ds completion takes one of {', '.join(completion.SHELLS)}")
-        return completion.script(others[0])
+        if len(others) != 1 or others[0] not in SHELLS:
+            raise OptionError(f"any2ds completion takes one of {', '.join(SHELLS)}")
+        return completion_script(others[0])
     return None
 
 
@@ -370,184 +313,135 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
     Raises OptionError for a topic that there is not.
     """
     from any2ds.config.commands import FIRST_WORDS
-    from any2ds.config.help import codes_help, completion_help, help_text, option_help
-    from any2ds.core.errors import OptionError
-
-    pages = [topic for topic in topics if topic not in ("all", "help")]
-    for topic in pages:
-        if topic == "codes":
-            return codes_help()
-        with contextlib.suppress(KeyError):
-            return codes_help(topic)
-        if topic not in FIRST_WORDS:
-            with contextlib.suppress(KeyError):
-                return option_help(topic.lstrip("-").replace("-", "_"))
-            hint = _of_another_tool(topic) or _nearest_topic(topic)
-            hint = hint or "any2ds help codes lists the failure codes, any2ds --help=all the options"
-            raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
-    name = next(iter(pages), "download")
-    return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
-
-
-def _of_another_tool(topic: str) -> str | None:
-    """What to say of an option that only the tool of a preset has."""
-    from any2ds.config.presets import foreign_options
-
-    preset = foreign_options().get(topic.lstrip("-").replace("-", "_"))
-    return f"an option of {preset}: any2ds --preset={preset} --help=all shows it" if preset else None
-
-
-def _nearest_topic(topic: str) -> str:
-    """The nearest command, option or failure code; empty if there is none."""
-    from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import declared
+    from any2ds.config.help import codes_help, help_text, option_help
     from any2ds.core import suggestions
+    from any2ds.core.errors import OptionError
     from any2ds.core.failures import FAILURE_CODES
 
-    if match := re.fullmatch(r"h?t*p?s?[_ -]?([1-5]\d\d)", topic.lower()):
-        return f"did you mean http_{match[1]}?"
-    options = {info.name for command in COMMANDS.values() for info in declared(command.groups)}
-    return _nearest_word(topic) or suggestions.for_name(topic, FAILURE_CODES) or suggestions.for_option(topic, options)
+    for topic in topics:
+        name = topic.lstrip("-").replace("-", "_")
+        if topic in ("all", *FIRST_WORDS):
+            continue
+        if topic == "codes":
+            return codes_help()
+        for page in (codes_help, option_help):
+            with contextlib.suppress(KeyError):
+                return page(name)
+        known = (*FIRST_WORDS, *FAILURE_CODES, f"http_{topic[-3:]}", *_all_options())
+        hint = (
+            f"did you mean http_{topic}?" if re.fullmatch(r"[1-5]\d\d", topic) else suggestions.for_name(topic, known)
+        )
+        hint = hint or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+        raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
+    name = next((topic for topic in topics if topic not in ("all", "help")), "download")
+    return help_text(name, "all" in topics, preset)
 
 
-def _nearest_word(word: str) -> str:
-    """The nearest command, or the code of an HTTP status; empty if there is none."""
-    from any2ds.config.commands import FIRST_WORDS
-    from any2ds.core import suggestions
+def _all_options() -> set[str]:
+    from any2ds.config.commands import COMMANDS
+    from any2ds.config.options import declared
 
-    if re.fullmatch(r"[1-5]\d\d", word):
-        return f"did you mean http_{word}?"
-    return suggestions.for_command(word, FIRST_WORDS)
+    return {info.name for command in COMMANDS.values() for info in declared(command.groups)}
 
 
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
     if name == "estimate" and given.get("from_dataset"):
-        from any2ds.forecast.earlier import with_recorded
+        from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)
     return given
 
 
-def parse(given: Sequence[str], command: Command) -> dict[str, str]:
-    """The options among the arguments, as text for their parsers. Raises OptionError for anything else."""
-    return dict(_Arguments(command).named(given))
+def parse(words: Sequence[str], command: Command) -> dict[str, str]:
+    """The options among the words of a command line, as text for their parsers. Raises OptionError for other words."""
+    from any2ds.config.help import option_parser
+    from any2ds.core.errors import OptionError
+
+    before = _before_dashes(words)
+    options, others = option_parser(command).parse_known_args(list(_normalized(before, command)))
+    given: dict[str, str] = vars(options)
+    for word in others:
+        if re.match(r"--?[A-Za-z]", word):
+            raise OptionError(_unknown(word, command))
+    by_position: dict[str, str] = {}
+    for word in (*others, *words[len(before) + 1 :]):
+        place = _place(word, given | by_position, command)
+        by_position[place] = word
+    if twice := next((name for name in by_position if name in given), None):
+        raise OptionError(f"{twice} is given twice: {by_position[twice]} and {given[twice]}")
+    return by_position | given
 
 
-class _Arguments:
-    """The arguments that a command takes."""
+def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:
+    """`--max-per-host 3`, `--nofsync` and `--quiet` as `--max_per_host 3`, `--fsync=False` and `--quiet=True`: a flag
+    takes the word behind it only if that is True or False, since it may be the list or the folder."""
+    from any2ds.config.options import declared, makes_datasets
+    from any2ds.config.presets import foreign_flags
 
-    def __init__(self, command: Command) -> None:
-        from any2ds.config.options import declared, makes_datasets
-
-        self._command = command
-        infos = list(declared(command.groups))
-        self._own = {info.name for info in infos} | {"config"}
-        self._flags = {info.name for info in infos if info.is_flag}
-        self._has_presets = makes_datasets(command.groups)
-
-    def named(self, given: Sequence[str]) -> list[tuple[str, str]]:
-        """Each option, by its name, and its value. Raises OptionError for arguments that are no options."""
-        from any2ds.core.errors import OptionError
-
-        found: list[tuple[str, str]] = []
-        by_position: list[str] = []
-        arguments = deque(given)
-        are_names = False  # after `--`
-        while arguments:
-            argument = arguments.popleft()
-            if argument == "--" and not are_names:
-                are_names = True
-            elif argument.startswith("--") and not are_names:
-                found.append(self._option(argument, arguments))
-            elif re.match(r"-[A-Za-z]", argument) and not are_names:
-                found.append(self._letter(argument, arguments))
-            else:
-                found.append((self._positional(argument, dict(found)), argument))
-                by_position.append(found[-1][0])
-        names = [name for name, _ in found]
-        if (twice := next((name for name in by_position if names.count(name) > 1), None)) is not None:
-            raise OptionError(
-                f"{twice} is given twice: {' and '.join(value for name, value in found if name == twice)}"
-            )
-        return found
-
-    def _option(self, argument: str, rest: deque[str]) -> tuple[str, str]:
-        from any2ds.config.options import check_names
-        from any2ds.core.errors import OptionError
-
-        name, equals, value = argument[2:].partition("=")
+    flags = {info.name for info in declared(command.groups) if info.is_flag}
+    flags |= foreign_flags() if makes_datasets(command.groups) else set()
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
+        if not word.startswith("--"):
+            yield word
+            continue
+        name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
-        name = self._command.aliases.get(name, name)
-        if name not in self._own and self._has_presets:  # whichever is chosen: a config file may do that
-            self._add_foreign()
-        if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:
-            return name[2:].lstrip("_"), "False"
-        if name not in self._own:
-            check_names([name], self._command.groups)
+        name = command.aliases.get(name, name)
+        negated = name.removeprefix("no").lstrip("_")
         if equals:
-            return name, value
-        if name in self._flags:  # what follows may be the list
-            return name, rest.popleft() if rest and rest[0].lower() in ("true", "false") else "True"
-        if not rest or rest[0].startswith("--"):
-            raise OptionError(f"--{name} needs a value: --{name}=...")
-        return name, rest.popleft()
+            yield f"--{name}={value}"
+        elif name in flags:
+            yield f"--{name}={rest.popleft() if rest and rest[0].lower() in ('true', 'false') else True}"
+        elif name != negated and negated in flags:
+            yield f"--{negated}=False"
+        else:
+            yield f"--{name}"
 
-    def _add_foreign(self) -> None:
-        """Take the options of other tools as well."""
-        from any2ds.config import presets
 
-        self._own |= presets.foreign_options().keys()
-        self._flags |= presets.foreign_flags()
+def _unknown(word: str, command: Command) -> str:
+    """The message on an option that there is not: `--nme`, `-x`, `-name`."""
+    from any2ds.config.options import check_names, declared
+    from any2ds.core import suggestions
 
-    def _letter(self, argument: str, rest: deque[str]) -> tuple[str, str]:
-        """`-o value`, `-ovalue` or `-o=value`."""
-        from any2ds.config.commands import SHORT_NAMES
-        from any2ds.config.options import declared
-        from any2ds.core import suggestions
-        from any2ds.core.errors import OptionError
+    name = word.partition("=")[0]
+    if word.startswith("--"):
+        check_names([name[2:]], command.groups)  # raises
+    known = {info.name: info.hints for info in declared(command.groups)} | {"--help": "help", "--version": "version"}
+    hint = suggestions.for_name(name, known) or "options are given as --name=value"
+    return f"unknown option {name!r}: {hint}"
 
-        letter, value = argument[1], argument[2:].removeprefix("=")
-        known = [info.name for info in declared(self._command.groups)]
-        if (name := SHORT_NAMES.get(letter)) not in known:
-            is_word = re.match(r"[A-Za-z]", value)  # -timeout=5, or wget's -nc
-            hint = suggestions.for_option(argument[1:].partition("=")[0] if is_word else letter, known)
-            if argument in ("-help", "-version"):
-                hint = f"did you mean -{argument}?"
-            hint = hint or "options are given as --name=value"
-            raise OptionError(f"unknown option '-{letter}': {hint}")
-        if not value and not rest:
-            raise OptionError(f"-{letter} needs a value: -{letter} ...")
-        return str(name), value or rest.popleft()
 
-    def _positional(self, argument: str, given: Mapping[str, str]) -> str:
-        """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
-        from any2ds.config.commands import FIRST_WORDS
-        from any2ds.config.parsers import split_format
-        from any2ds.core.errors import OptionError
-        from any2ds.core.plugins import exists
+def _place(word: str, given: Mapping[str, str], command: Command) -> str:
+    """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
+    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.parsers import split_format
+    from any2ds.core import suggestions
+    from any2ds.core.errors import OptionError
+    from any2ds.core.plugins import exists
 
-        free = [name for name in self._command.positional if name not in given]
-        place = next(iter(free), None)
-        hint = "options are given as --name=value"
-        if place is None and len(self._command.positional) == 1:
-            hint = "this command takes the folder of the dataset, and options as --name=value"
-        if place == "url_list":
-            if not (_is_no_path(argument) and (hint := _nearest_word(argument))):
-                return place
-            if argument in FIRST_WORDS:
-                hint = f"a command comes first: any2ds {argument} ..."
-        elif place == "output_folder" and "url_list" in self._command.positional:
-            suffix = os.path.basename(argument).partition(".")[2]
-            if not os.path.isfile(argument) and not exists("readers", split_format(suffix)[0]):
-                return place
-            first = given["url_list"]
-            if _is_no_path(first):
-                raise OptionError(f"{first!r} is no command, and there is no such file: any2ds lists the commands")
-            hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
-        elif place is not None:
+    place = next((name for name in command.positional if name not in given), None)
+    hint = "options are given as --name=value"
+    if place is None and len(command.positional) == 1:
+        hint = f"this command takes {command.positional[0]}, and options as --name=value"
+    elif place == "url_list" and _is_no_path(word):
+        if word in FIRST_WORDS:
+            hint = f"a command comes first: any2ds {word} ..."
+        elif not (hint := suggestions.for_name(word, (*FIRST_WORDS, "--version"))):
             return place
-        raise OptionError(f"unexpected {argument!r}: {hint}")
+    elif place == "output_folder" and "url_list" in command.positional:
+        suffix = os.path.basename(word).partition(".")[2]
+        if not os.path.isfile(word) and not exists("readers", split_format(suffix)[0]):
+            return place
+        first = given["url_list"]
+        if _is_no_path(first):
+            raise OptionError(f"{first!r} is no command, and there is no such file: any2ds lists the commands")
+        hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
+    elif place is not None:
+        return place
+    raise OptionError(f"unexpected {word!r}: {hint}")
 
 
 def _is_no_path(argument: str) -> bool:

@@ -16,16 +16,18 @@ LISTED = TESTS / "doors.txt"
 PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 # Values that flow from room to room, and functions of values alone: their tests need no files, sockets or clock.
 PURE = {
-    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes stats text"
-    " version",
-    "config": "parsers needs",
+    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
+    " text version",
+    "config": "options parsers needs",
     "fetch": "policy urls host_slots engines.encodings",
-    "readers": "plan formats._repair",
+    "readers": "plan sources formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._wire formats._tarindex",
     "run": "ledger diagnosis place",
-    "dataset": "load.order load.expressions summary sums expected shards",
-    "forecast": "advice model prices sketches simulation",
+    "dataset": "expected shards",
+    "loading": "order expressions",
+    "describe": "summary sums",
+    "estimate": "advice facts model prices sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]
 _PATH = re.compile(r"any2ds(\.\w+)+")  # of what a test patches by its name

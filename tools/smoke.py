@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MOST_MEGABYTES, MOST_PACKAGES = 230, 20  # of the core install with any2ds, without pip; megabytes as `du -m` counts
 FILES = 20
-INSIDE = ("any2ds/py.typed", "any2ds/__init__.pyi", "any2ds/dataset/templates/report.html")
+INSIDE = ("any2ds/py.typed", "any2ds/__init__.pyi", "any2ds/describe/templates/report.html")
 NEIGHBOURS = ("boto3", "google-cloud-storage", "azure-identity", "azure-storage-blob", "datasets")
 # Extra -> its library, and what people install in the same command.
 BESIDE = {

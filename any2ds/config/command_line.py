@@ -73,41 +73,21 @@ def given_options(options: Mapping[str, Any], asked: Collection[str] = ()) -> di
 
 
 def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that make those of `known`, with what its preset sets itself left out, and under its names.
-
-    One that explains most of what differs comes first: the preset may set others by it, which cannot be given then.
-    Raises OptionError or ValueError if there are none.
-    """
-    found = {"preset": known["preset"], **({"config": known["config"]} if known.get("config") else {})}
-
-    def differing(given: Mapping[str, Any]) -> list[str]:
-        texts = {"url_list": "any.txt", **{n: _text(value) for n, value in given.items() if n != "config"}}
-        made = public(flat(parse_options(texts, GROUPS).groups))
-        others = (name for name, value in known.items() if name in made and made[name] != value)
-        return [name for name in others if (made[name], known[name]) != (None, [])]
-
-    while names := differing(found):
-        attempts = []
-        for name in names:
-            with contextlib.suppress(OptionError):
-                attempts.append((len(differing({**found, name: known[name]})), name))
-        left, best = min(attempts, default=(len(names), ""))
-        if left >= len(names):
-            raise ValueError(f"no options of this preset make these: {', '.join(names)}")
-        found[best] = known[best]
+    """The options that differ from those of the preset alone, under its names. Raises OptionError or ValueError."""
     preset = presets.find(known["preset"])
-    theirs = {ours: name for name, ours in preset.renamed.items()} if preset is not None else {}
-    return {theirs.get(name, name): value for name, value in found.items()}
+    if preset is None:
+        raise ValueError("without a preset")
+    given = {"preset": known["preset"]}
 
+    def differing() -> dict[str, Any]:
+        made = public(flat(parse_options({"url_list": "-", **given}, GROUPS).groups))
+        return {name: value for name, value in known.items() if made.get(name) != value and value not in (None, [])}
 
-def report_command(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """The command that writes the report of a dataset; see `retry_command`."""
-    return _quoted(["any2ds", "report", _subject(folder), *_access_flags(options, has_stores)])
-
-
-def report_call(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """The same as a call from Python."""
-    return f"any2ds.report({', '.join([repr(folder), *_access_keywords(options, has_stores)])})"
+    for name in preset.deciding:
+        if name in (others := differing()):
+            given[name] = others[name]
+    theirs = {ours: name for name, ours in preset.renamed.items()}
+    return {theirs.get(name, name): value for name, value in {**given, **differing()}.items()}
 
 
 def load_call(folder: str, has_stores: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""The subcommands: what each is for, its options, and those of them that most people need."""
+"""The subcommands: what each is for, what runs it, and its options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from any2ds.config import options, recipes
 
-SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
-"""Letter -> the option that `-o VALUE` gives."""
+SHORT_NAMES: Mapping[str, str] = {"output_folder": "-o"}
+"""Option -> what may stand in place of `--option`."""
+
+_GO_ON = "finished shards are kept, run the same command again to go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,6 @@ class Command:
     summary: str
     groups: Sequence[Any]  # of its options
     positional: tuple[str, ...] = ("output_folder",)  # the options that may be given without their names, in order
-    common: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> its options; empty: all are common
     examples: tuple[str, ...] = ()
     if_stopped: str = ""  # added to the message when it is interrupted
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of options on the command line
@@ -32,15 +33,6 @@ COMMANDS: Mapping[str, Command] = {
         "make a dataset of a list of URLs",
         options.GROUPS,
         ("url_list", "output_folder"),
-        {
-            "The list": ("url_list", "url_col", "caption_col", "save_additional_columns", "limit"),
-            "The dataset": ("output_folder", "output_format", "number_sample_per_shard", "incremental_mode"),
-            "Images, sound and video": ("file_size", "resize_mode", "encode_format", "decode_check", "transform"),
-            "Downloading": ("processes_count", "thread_count", "timeout", "retries", "max_per_host", "user_agent"),
-            "Checks": ("compute_hash", "verify_hash"),
-            "Running": ("distributor", "reporters", "enable_wandb", "quiet"),
-            "Coming from img2dataset": ("preset",),
-        },
         (
             "any2ds urls.txt",
             "any2ds urls.parquet s3://bucket/dataset --caption_col=caption",
@@ -53,17 +45,12 @@ COMMANDS: Mapping[str, Command] = {
             "any2ds --preset=img2dataset --url_list=urls.txt --image_size=384",
             "any2ds retry dataset --timeout=60",
         ),
-        "finished shards are kept, run the same command again to go on",
+        _GO_ON,
     ),
     "retry": Command(
         "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
         "download again what failed in a dataset",
         options.RETRY_GROUPS,
-        common={
-            "What is retried": ("output_folder", "codes"),
-            "Downloading": ("timeout", "retries", "processes_count", "thread_count", "max_per_host", "user_agent"),
-            "Running": ("distributor", "reporters", "enable_wandb", "quiet"),
-        },
         examples=("any2ds retry dataset", "any2ds retry dataset --codes=http_403 --user_agent='my-crawler/1.0'"),
         if_stopped="finished shards are kept, run the same command again for the others",
     ),
@@ -72,24 +59,6 @@ COMMANDS: Mapping[str, Command] = {
         "say what a run would take, by a sample of it",
         options.ESTIMATE_GROUPS,
         ("url_list", "output_folder"),
-        {
-            "The sample": ("sample", "host_delay", "from_dataset", "sample_folder", "sample_seed"),
-            "The prediction": ("machines", "bandwidth", "price", "format"),
-            "The run that is planned": (
-                "url_list",
-                "output_folder",
-                "url_col",
-                "output_format",
-                "number_sample_per_shard",
-                "file_size",
-                "processes_count",
-                "thread_count",
-                "timeout",
-                "retries",
-                "max_per_host",
-                "limit",
-            ),
-        },
         (
             "any2ds estimate urls.parquet --machines=1,4,16 --bandwidth=1Gbit",
             "any2ds estimate urls.parquet s3://bucket/dataset --output_format=webdataset --file_size=256",
@@ -119,19 +88,12 @@ COMMANDS: Mapping[str, Command] = {
         "make the dataset of a recipe",
         recipes.BUILD_GROUPS,
         ("recipe",),
-        {
-            "Which recipe": ("recipe", "data_dir", "imports", "overwrite", "max_examples_per_split"),
-            "What it downloads": ("register_checksums", "download_dir", "manual_dir"),
-            "The dataset": ("output_format", "number_sample_per_shard"),
-            "Rows with URLs": ("processes_count", "thread_count", "timeout", "retries", "max_per_host", "file_size"),
-            "Running": ("distributor", "beam_options", "pdb", "quiet"),
-        },
         (
             "any2ds build ./flowers/flowers.py",
             "any2ds build flowers/small:1.1.0 --imports=my_recipes --output_format=tfrecord",
             "any2ds build ./flowers --data_dir=s3://bucket/datasets --max_examples_per_split=100",
         ),
-        "finished shards are kept, run the same command again to go on",
+        _GO_ON,
     ),
     "new": Command(
         "any2ds new NAME [--from_list=urls.parquet]",
@@ -144,11 +106,6 @@ COMMANDS: Mapping[str, Command] = {
         "list the recipes, and what was built of them",
         [recipes.RecipesOptions],
         (),
-    ),
-    "finish": Command(
-        "any2ds finish OUTPUT_FOLDER",
-        "write the files about a dataset made with --rank",
-        [options.FinishOptions],
     ),
 }
 

@@ -26,51 +26,9 @@ from any2ds.core import suggestions
 from any2ds.core.errors import OptionError
 from any2ds.core.members import Members
 
-# Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
-_OFF: Mapping[str, Any] = {
-    "file_size": 0,
-    "decode_check": False,
-    "unpack": False,
-    "extract_text": False,
-    "resize_mode": "no",
-    "extract_exif": False,
-    "only_images": False,
-    "min_image_size": 0,
-    "animated": "keep",
-    "min_duration": 0,
-    "max_duration": 0,
-    "audio_trim": 0,
-    "video_size": 0,
-    "clip_seconds": 0,
-    "frames": 0,
-    "frame_interval": 0,
-}
 _INTERPOLATIONS = ("nearest", "nearest_exact", "linear", "cubic", "area", "lanczos")
 
-
-# Options by which stored files are others than those that arrived, unless they have one of the values behind.
-_CHANGING = (
-    *(
-        "file_size",
-        "unpack",
-        "extract_text",
-        "transform",
-        "member_options",
-        "encode_format",
-        "skip_reencode",
-        "bbox_col",
-        "animated",
-    ),
-    *("audio_rate", "audio_channels", "audio_format", "audio_trim", "video_audio"),
-    *("video_size", "video_fps", "video_format", "clip_seconds", "clips_col", "frames", "frame_interval"),
-)
 _LEFT_AS_THEY_ARRIVED = (None, 0, "keep", ())
-
-# Options of files that are for all members of a sample alike, or that make several samples of a file.
-_FOR_ALL_MEMBERS = frozenset(
-    {"transform", "member_options", "unpack", "unpack_max_files", "unpack_max_bytes", "unpack_max_ratio"}
-)
-ONE_TO_MANY = ("unpack", "clip_seconds", "clips_col", "frames", "frame_interval")
 
 
 @accepting("str")
@@ -84,16 +42,16 @@ def member_options(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(given, Mapping) or not all(isinstance(own, Mapping) for own in given.values()):
         raise ValueError("options by member: mask:encode_format=png,file_size=0,sound:audio_rate=16000")
     fields = {field.name: field for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
-    allowed = [name for name in fields if name not in _FOR_ALL_MEMBERS and name not in ONE_TO_MANY]
+    allowed = {name: field.metadata["hints"] for name, field in fields.items() if not field.metadata["scope"]}
     parsed: dict[str, dict[str, Any]] = {}
     for member, own in given.items():
         where = f"member_options: {member}"
         for name in own:
-            if name in ONE_TO_MANY:
+            if name in fields and fields[name].metadata["scope"] == "splits":
                 raise OptionError(f"{where}: {name}: a row of several URLs is one sample, and its files stay one each")
             if name not in allowed:
                 what = "is for all members alike" if name in fields else "is no option of files"
-                hint = suggestions.for_option(str(name), allowed)
+                hint = suggestions.for_name(str(name), allowed)
                 raise OptionError(f"{where}: {name!r} {what}" + (f": {hint}" if hint else ""))
         try:
             parsed[str(member)] = {name: parse_field(fields[name], each) for name, each in own.items()}
@@ -128,42 +86,57 @@ class TransformOptions:
         "size of images in pixels (see resize_mode); 0 keeps them",
         optional(integer(0, 65_535)),
         None,
-        "none: originals are kept",
+        "originals are kept",
         needs="not resize_mode=no",
+        off=0,
+        changes_files=True,
+        task="Images, sound and video",
+        hints="size resolution image_size",
     )
     decode_check: bool = option(
-        "decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the"
-        " metadata; files are stored unchanged",
+        "decode files: what is damaged fails as not_decodable; width, duration … go into the metadata",
         boolean,
         False,
+        off=False,
+        task="Images, sound and video",
     )
-    disable_all_reencoding: bool = option("decode nothing: store images, sound and video byte for byte", boolean, False)
-    unpack: bool = option("files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples", boolean, False)
+    disable_all_reencoding: bool = option("decode nothing: store all byte for byte", boolean, False)
+    unpack: bool = option(
+        "files in archives (zip, tar, gz, tar.zst …) become samples",
+        boolean,
+        False,
+        off=False,
+        changes_files=True,
+        scope="splits",
+    )
     unpack_max_files: int = option(
-        "an archive with more files fails as unpacks_too_large", integer(1), 10_000, needs="unpack"
+        "archives with more files fail as unpacks_too_large", integer(1), 10_000, needs="unpack", scope="run"
     )
     unpack_max_bytes: int = option(
-        "bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large",
+        "archives, sound and video that unpack to more fail as unpacks_too_large",
         byte_count,
         2**30,
         "1GiB",
         needs="unpack, audio_*, video_*, clip* or frame*",
+        scope="run",
     )
-    unpack_max_ratio: int = option(
-        "an archive that unpacks to more than this many times its size fails as unpacks_too_large",
-        integer(1),
-        200,
-        needs="unpack",
+    extract_text: bool = option(
+        "store the text of web pages and PDF files as .txt", boolean, False, off=False, changes_files=True
     )
-    extract_text: bool = option("store the text of web pages and PDF files as .txt", boolean, False)
     transform: Any = option(
-        "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(steps), None
+        "steps of your own: module:function, or my_step.py:clean",
+        optional(steps),
+        None,
+        changes_files=True,
+        scope="run",
+        task="Images, sound and video",
     )
     member_options: Mapping[str, Mapping[str, Any]] | None = option(
-        "other options for files of some members of a sample (see url_col):"
-        " mask:encode_format=png,downscale_interpolation=nearest_exact",
+        "other options for a URL column: mask:encode_format=png,file_size=0",
         optional(member_options),
         None,
+        changes_files=True,
+        scope="run",
     )
 
 
@@ -172,67 +145,60 @@ class ImageOptions:
     """What becomes of images"""
 
     resize_mode: str = option(
-        "keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a"
-        " square; no",
+        "file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border",
         one_of("keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"),
         "keep_ratio",
         needs="file_size",
+        off="no",
+        task="Images, sound and video",
     )
-    resize_only_if_bigger: bool = option(
-        "never make an image larger: small ones stay as they are, neither cropped nor given a border",
-        boolean,
-        True,
-        needs="file_size",
-    )
+    resize_only_if_bigger: bool = option("small images stay as they are", boolean, True, needs="file_size")
     upscale_interpolation: str = option(
-        "interpolation for enlarging images",
-        one_of(*_INTERPOLATIONS),
-        "lanczos",
-        needs="file_size and resize_only_if_bigger=False",
+        "for enlarging images", one_of(*_INTERPOLATIONS), "lanczos", needs="file_size and resize_only_if_bigger=False"
     )
     downscale_interpolation: str = option(
-        "interpolation for shrinking images; nearest_exact for masks, whose values it keeps",
-        one_of(*_INTERPOLATIONS),
-        "area",
-        needs="file_size",
+        "for shrinking images; nearest_exact for masks", one_of(*_INTERPOLATIONS), "area", needs="file_size"
     )
     encode_format: str = option(
-        "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
+        "jpg, png, webp, avif, or keep",
+        one_of("keep", "jpg", "png", "webp", "avif"),
+        "keep",
+        changes_files=True,
+        task="Images, sound and video",
     )
     encode_quality: int = option(
-        "1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png",
+        "1 to 100; of png 0 to 9, its compression",
         integer(0, 100),
         95,
         needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
+        hints="quality",
     )
-    skip_reencode: bool = option("keep the bytes of an image that needs no change", boolean, True)
-    only_images: bool = option(
-        "a file that is not decoded as an image fails as not_decodable, where it would be stored as it came",
-        boolean,
-        False,
-    )
-    min_image_size: int = option("an image whose shorter side has fewer pixels fails as too_small", integer(0), 0)
+    skip_reencode: bool = option("keep the bytes of an image that needs no change", boolean, True, changes_files=True)
+    only_images: bool = option("what is not decoded as an image fails as not_decodable", boolean, False, off=False)
+    min_image_size: int = option("images with a shorter side of fewer pixels fail as too_small", integer(0), 0, off=0)
     max_image_area: float = option(
-        "pixels: an image with more fails as too_many_pixels, before it is decoded",
-        number(1, math.inf),
-        200_000_000,
-        "200 million",
+        "images with more pixels fail as too_many_pixels", number(1, math.inf), 200_000_000, "200 million"
     )
     max_aspect_ratio: float | None = option(
-        "longer side / shorter side: an image with a higher ratio fails as aspect_ratio",
+        "images with a longer side of more shorter ones fail as aspect_ratio",
         optional(number(1, math.inf)),
         None,
         "no limit",
     )
-    extract_exif: bool = option("add EXIF to the metadata, as JSON", boolean, False)
+    extract_exif: bool = option("add EXIF to the metadata, as JSON", boolean, False, off=False)
     bbox_col: str | None = option(
-        "column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height", optional(text), None
+        "column of boxes to blur: [[left, top, right, bottom], …], parts of width and height",
+        optional(text),
+        None,
+        changes_files=True,
     )
     animated: str | None = option(
-        "of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file",
+        "of animated images: first, a still one; keep, the file",
         optional(one_of("first", "keep")),
         None,
-        "first where images are resized or encoded, else keep",
+        "first if images are resized or encoded",
+        off="keep",
+        changes_files=True,
     )
 
 
@@ -241,25 +207,27 @@ class AudioOptions:
     """What becomes of sound"""
 
     audio_rate: int | None = option(
-        "sample rate in Hz, of sound files; of video only with video_audio=split",
+        "sample rate of sound files in Hz; of video with video_audio=split",
         optional(integer(1000, 768_000)),
         None,
         "as it is",
+        changes_files=True,
     )
     audio_channels: int | None = option(
-        "1 for mono, 2 for stereo; of the same files", optional(integer(1, 2)), None, "as it is"
+        "1 for mono, 2 for stereo; of the same files", optional(integer(1, 2)), None, "as it is", changes_files=True
     )
     audio_format: str = option(
         "flac, ogg, opus, mp3, wav or keep; of the same files",
         one_of("keep", "flac", "ogg", "opus", "mp3", "wav"),
         "keep",
+        changes_files=True,
     )
-    min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0)
+    min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0, off=0)
     max_duration: float | None = option(
-        "seconds; longer sound or video fails as too_long; 0 for no limit", optional_limit(number(0)), None, "no limit"
+        "seconds; longer sound or video fails as too_long; 0: no limit", optional_limit(number(0)), None, "no limit"
     )
     audio_trim: float = option(
-        "seconds to keep of a sound file (not of video), from its start; 0 for all", number(0), 0.0
+        "seconds to keep of a sound file, from its start; 0: all", number(0), 0.0, off=0, changes_files=True
     )
 
     @property
@@ -272,29 +240,49 @@ class AudioOptions:
 class VideoOptions:
     """What becomes of video"""
 
-    video_size: int = option("size of the shorter side in pixels; 0 keeps it", integer(0, 16_384), 0)
-    video_fps: float | None = option("frames per second", optional(number(0.001, 1000)), None, "as it is")
+    video_size: int = option("shorter side in pixels; 0 keeps it", integer(0, 16_384), 0, off=0, changes_files=True)
+    video_fps: float | None = option(
+        "frames per second", optional(number(0.001, 1000)), None, "as it is", changes_files=True
+    )
     video_format: str = option(
-        "mp4, webm, mkv, or keep, that of the file", one_of("keep", "mp4", "webm", "mkv"), "keep"
+        "mp4, webm, mkv or keep", one_of("keep", "mp4", "webm", "mkv"), "keep", changes_files=True
     )
     clip_seconds: float = option(
-        "cut sound and video into clips of this many seconds, each a sample; 0 for no clips", number(0), 0.0
+        "cut sound and video into samples of so many seconds; 0: no clips",
+        number(0),
+        0.0,
+        off=0,
+        changes_files=True,
+        scope="splits",
     )
     clips_col: str | None = option(
-        "column with [start, end] pairs in seconds, each of which becomes a sample, of sound and video",
+        "column of [start, end] pairs in seconds, each a sample of sound or video",
         optional(text),
         None,
+        changes_files=True,
+        scope="splits",
     )
     frames: int = option(
-        "store this many evenly spaced images instead of the video; 0 for none", integer(0, 100_000), 0
+        "store so many evenly spaced images in place of a video; 0: none",
+        integer(0, 100_000),
+        0,
+        off=0,
+        changes_files=True,
+        scope="splits",
     )
     frame_interval: float = option(
-        "store an image every so many seconds instead of the video; 0 for none", number(0), 0.0
+        "store an image every so many seconds in place of a video; 0: none",
+        number(0),
+        0.0,
+        off=0,
+        changes_files=True,
+        scope="splits",
     )
     video_audio: str = option(
-        "sound of video: keep; drop; or split, into an extra file (.wav, or audio_format)",
+        "sound of video: keep; drop; or split, into a file of its own",
         one_of("keep", "drop", "split"),
         "keep",
+        changes_files=True,
     )
 
 
@@ -352,8 +340,13 @@ class MediaOptions:
             for field in dataclasses.fields(group)
             if (value := getattr(group, field.name)) is not None
             and (value != field.default or field.name in self.given)
-            and value != _OFF.get(field.name)
+            and value != field.metadata["off"]
         )
+
+    def splitting(self) -> list[str]:
+        """The options asked for that make several samples of a file."""
+        scopes = {field.name: field.metadata["scope"] for group in self.groups() for field in dataclasses.fields(group)}
+        return [name for name in self.asked() if scopes[name] == "splits"]
 
     def changing(self) -> tuple[str, ...]:
         """The options that make stored files others than those that arrived."""
@@ -361,7 +354,7 @@ class MediaOptions:
             field.name
             for group in self.groups()
             for field in dataclasses.fields(group)
-            if field.name in _CHANGING
+            if field.metadata["changes_files"]
             and (value := getattr(group, field.name)) != field.default
             and (value not in _LEFT_AS_THEY_ARRIVED or field.name == "skip_reencode")
         )

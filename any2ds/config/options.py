@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 from any2ds.config import presets
 from any2ds.config.media import (
     MEDIA_GROUPS,
-    ONE_TO_MANY,
     AudioOptions,
     ImageOptions,
     MediaOptions,
@@ -34,17 +33,13 @@ from any2ds.config.parsers import (
     bit_rate,
     boolean,
     byte_count,
-    byte_count_or_0,
-    byte_count_up_to,
     choices_of,
     column_name,
     column_types,
-    cookie_file,
     encoding,
     extension,
     failure_codes,
     flags,
-    grace,
     hash_check,
     header_value,
     headers,
@@ -70,6 +65,7 @@ from any2ds.config.parsers import (
     secret,
     separator,
     share,
+    size,
     steps,
     stores,
     text,
@@ -93,26 +89,13 @@ log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 100  # values of a list
 
-OVERRIDABLE = (
-    "user_agent",
-    "headers",
-    "cookies",
-    "proxy",
-    "ignore_ssl_certificate",
-    "max_per_host",
-    "host_delay",
-    "max_retry_after",
-    "disallowed_header_directives",
-    "robots",
-)
-"""The options that may be other ones for some hosts."""
-
 
 def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of hosts to options, in a --config file or from Python")
     fields = {f.name: f for f in dataclasses.fields(FetchOptions)}
+    allowed = {name: field.metadata["hints"] for name, field in fields.items() if field.metadata["scope"] == "host"}
     parsed: dict[str, dict[str, Any]] = {}
     for written, options in value.items():
         pattern = host_pattern(written)
@@ -122,8 +105,8 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(options, Mapping):
             raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
         for name in options:
-            if name not in OVERRIDABLE:
-                hint = suggestions.for_option(str(name), OVERRIDABLE) or f"it may be one of {', '.join(OVERRIDABLE)}"
+            if name not in allowed:
+                hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
                 what = "is for all hosts alike" if name in _all_names() else "is no option"
                 raise OptionError(f"{where}: {name!r} {what}: {hint}")
         try:
@@ -140,7 +123,6 @@ def _all_names() -> frozenset[str]:
 # --- the options, by group ---
 
 _ON_THIS_MACHINE = ("multiprocessing", "inline")  # distributors whose workers run where the run does
-MOST_HEADER_BYTES = 300 << 10  # of one answer, interim ones (1xx) included: libcurl's own limit
 _MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
 _LEAST_SHARE = 1 << 16  # bytes of memory for each of them
 
@@ -150,92 +132,89 @@ class InputOptions:
     """Which rows"""
 
     url_list: Any = option(
-        "file, folder, glob or list of them, local or remote; - is standard input", url_list, shown="urls.txt"
+        "file, folder, glob or list of them, local or remote; - is standard input",
+        url_list,
+        shown="urls.txt",
+        task="The list",
+        hints="i input urls file files",
     )
     input_format: str | None = option(
-        "txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz",
+        "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed",
         optional(input_format),
         None,
-        "from the file name, else txt",
+        "by the file name, else txt",
     )
     separator: str | None = option(
-        "character between the values of a line: ';', '|', tab; ', ' if blanks follow it; a .txt is a csv then",
-        optional(separator),
-        None,
-        "a comma; in tsv a tab",
+        "between the values of a line: ';', '|', tab", optional(separator), None, "a comma; in tsv a tab"
     )
     quoting: str = option(
-        "of csv and tsv: minimal, values may stand in quotes; none, a quote is a character like others; auto, as csv"
-        " is, and tsv if its first rows have quoted values",
+        "of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows",
         one_of("auto", "minimal", "none"),
         "auto",
     )
-    comment: str | None = option(
-        "what lines of a csv, tsv or txt begin with that are no rows: #", optional(text), None, "no line is a comment"
-    )
+    comment: str | None = option("beginning of lines that are no rows: #", optional(text), None, "none")
     columns: tuple[str, ...] | None = option(
-        "names of the columns of a csv or tsv without a header: url,caption; a .txt is a csv then",
-        optional(names),
-        None,
-        "those of the first line",
+        "names of the columns of a csv or tsv without a header: url,caption", optional(names), None, "the first line"
     )
     encoding: str | None = option(
-        "of a list that is text: latin-1, cp1252, shift_jis …", optional(encoding), None, "utf-8, or as its mark says"
+        "of a list that is text: latin-1, cp1252, shift_jis …", optional(encoding), None, "utf-8, or by its mark"
     )
     rows: str | None = option(
-        "where the rows are in a json document: the path of keys to an array, such as annotations or data.items",
-        optional(text),
-        None,
-        "the document is the array",
+        "path to the array of rows in a json document: data.items", optional(text), None, "the document"
     )
     url_template: str | None = option(
-        "URLs made of columns: 'https://host/{photo_id}/medium.{extension}'; of a txt, {url} is the line",
+        "URLs made of columns: 'https://host/{photo_id}.{extension}'",
         optional(url_template),
         None,
         "the column url_col",
     )
     default_scheme: str | None = option(
-        "scheme of URLs that have none, such as //host/a.jpg and host/a.jpg: https or http",
-        optional(web_scheme),
-        None,
-        "they fail as bad_url",
+        "scheme of URLs that have none: https or http", optional(web_scheme), None, "they fail as bad_url"
     )
-    unescape_html: bool = option("turn &amp; and other references of HTML in URLs into characters", boolean, False)
+    unescape_html: bool = option("turn &amp; and the like in URLs into characters", boolean, False)
     url_col: str = option(
-        "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
+        "column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several",
         url_columns,
         "url",
+        task="The list",
+        hints="column url_column",
     )
     require: str = option(
-        "of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask",
-        required_members,
-        "all",
+        "of several URLs in a row: all have to be there, any of them, or names: image,mask", required_members, "all"
     )
-    caption_col: str | None = option("column that holds the captions", optional(text), None)
+    caption_col: str | None = option(
+        "column of the captions", optional(text), None, task="The list", hints="caption text_col"
+    )
     save_additional_columns: tuple[str, ...] | None = option(
-        "columns to carry into the metadata, separated by commas", optional(names), None
+        "columns to carry into the metadata; id,width:original_width renames; '*' is all",
+        optional(names),
+        None,
+        task="The list",
+        hints="keep_columns extra_columns",
     )
     limit: int | None = option(
-        "the first N rows of the list only, as a trial; the same command without it makes the rest",
+        "the first N rows only; the same command without it makes the rest",
         optional(integer(1)),
         None,
         "all",
+        task="The list",
+        hints="n head max_samples",
     )
     shuffle: int | None = option(
-        "seed for a random order of the rows: of a whole parquet list, else within 100,000 rows",
+        "seed of a random order of rows: of a whole parquet list, else within 100,000 rows",
         optional(integer(0, 2**32 - 1)),
         None,
-        "the order of the list",
+        "the list's order",
+        hints="seed",
     )
     column_types: Mapping[str, str] | None = option(
         "Arrow types of columns: id:string,score:float",
         optional(column_types),
         None,
-        "those of parquet; else inferred from the first rows",
+        "parquet's; else by the first rows",
     )
     on_bad_row: str = option(
-        "a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as"
-        " bad_row; stop, the list is read up to there",
+        "a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there",
         one_of("stop", "fail_row"),
         "fail_row",
     )
@@ -246,63 +225,76 @@ class OutputOptions:
     """What is written"""
 
     preset: str | None = option(
-        "img2dataset: the option names, defaults and metadata of that tool, so that its command lines work",
+        "img2dataset: that tool's option names, defaults and metadata",
         optional(part("presets")),
         None,
+        task="Coming from img2dataset",
     )
-    output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
-    output_format: str = option("files, webdataset, parquet, tfrecord or arrayrecord", part("writers"), "files")
+    output_folder: str = option(
+        "folder for the dataset, local or remote (s3://bucket/name)",
+        path,
+        "files",
+        task="The dataset",
+        hints="output out output_dir dir",
+    )
+    output_format: str = option(
+        "files, webdataset, parquet, tfrecord or arrayrecord",
+        part("writers"),
+        "files",
+        task="The dataset",
+        hints="format writer",
+    )
     incremental_mode: str = option(
-        "if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first",
+        "with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew",
         one_of("incremental", "extend", "overwrite"),
         "incremental",
+        task="The dataset",
+        hints="resume continue restart force",
     )
     metadata_format: tuple[str, ...] = option(
-        "formats of the metadata: parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
+        "parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
     )
     row_group_bytes: int = option(
-        "parquet: maximum bytes of files in a row group; reading one file reads its row group",
-        byte_count_up_to(2**30, "1GiB"),
+        "bytes of files in a row group of parquet",
+        size(at_most=2**30, shown="1GiB"),
         4 << 20,
         "4MiB",
         needs="output_format=parquet",
     )
     parquet_data: str = option(
-        "parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio",
+        "column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes",
         one_of("binary", "image", "audio"),
         "binary",
         needs="output_format=parquet",
     )
     data_column: str = option(
-        "parquet: the column that holds the files",
-        column_name,
-        "data",
-        needs="output_format=parquet|tfrecord|arrayrecord",
+        "column of files in parquet", column_name, "data", needs="output_format=parquet|tfrecord|arrayrecord"
     )
-    tfrecord_compression: str = option(
-        "of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord"
+    tfrecord_compression: str = option("none or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord")
+    number_sample_per_shard: int = option(
+        "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
     )
-    number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
-    file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
-    compute_md5: bool = option("add the md5 of each file to the metadata", boolean, True)
+    file_ext: str = option("extension of stored files; auto: by their content", extension, "auto")
+    compute_md5: bool = option("add the md5 of files to the metadata", boolean, True)
     compute_hash: str | None = option(
-        "add another hash to the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
+        "add another hash: md5, sha256 or sha512",
+        optional(one_of("md5", "sha256", "sha512")),
+        None,
+        task="Checks",
+        hints="hash checksum",
     )
     verify_hash: HashCheck | HashChecks | None = option(
-        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of"
-        " several URLs in a row image:image_md5:md5,mask:mask_md5:md5",
-        optional(hash_check),
-        None,
+        "column with the hash of each file, and its kind: checksum:sha256", optional(hash_check), None, task="Checks"
     )
     on_hash_mismatch: str = option(
-        "a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked",
+        "a file with another hash: fail_row; drop, not stored; flag, stored and marked",
         one_of("drop", "flag", "fail_row"),
         "fail_row",
         needs="verify_hash",
     )
     dedupe: str = option(
-        "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
+        "fetch a URL of several rows once per shard, once per run, or for each row (none)",
         one_of("shard", "run", "none"),
         "shard",
     )
@@ -318,25 +310,17 @@ class StorageOptions:
     """How it is stored"""
 
     staging_dir: str | None = option(
-        "folder on this machine where shards are made, and files wait, before they are published",
+        "local folder where shards wait before they are published",
         optional(local_folder),
         None,
-        ".any2ds/tmp in a local output folder, else the system's temp folder",
+        ".any2ds/tmp of a local dataset, else temp",
     )
-    fsync: bool = option(
-        "flush published files to disk, so that a power failure leaves no partial shard", boolean, True
-    )
+    fsync: bool = option("flush published files, so that a power failure leaves no partial shard", boolean, True)
     min_free_bytes: int | None = option(
-        "bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full",
-        optional(byte_count_or_0),
-        None,
-        "256MiB, but no more than 2 % of the disk",
+        "bytes of the disk to leave free; 0: none", optional(size(at_least=0)), None, "256MiB, at most 2 %"
     )
     max_staging_bytes: int = option(
-        "bytes of finished shards, per process, that may wait for a slow store before fetching pauses",
-        byte_count,
-        16 << 30,
-        "16GiB",
+        "bytes of shards that may wait for a slow store, per process", byte_count, 16 << 30, "16GiB"
     )
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
@@ -346,118 +330,124 @@ class FetchOptions:
     """How it is fetched"""
 
     thread_count: int | Literal["auto"] = option(
-        "transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may"
-        " wait for silent hosts)",
+        "transfers in flight per process: auto, or a number",
         integer_or_auto(1, 100_000),
         "auto",
+        task="Downloading",
+        hints="j threads num_threads concurrency connections",
     )
     timeout: float = option(
-        "seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no"
-        " limit",
+        "seconds until the first byte, redirects included, and between bytes; 0: no limit",
         seconds,
         10.0,
+        task="Downloading",
     )
     total_timeout: float | None = option(
-        "seconds for one attempt, body included; 0 for no limit",
-        optional(seconds),
-        None,
-        "grows with the size: timeout and a second for each 8 KiB received, from 32 MiB on for each 64 KiB",
+        "seconds for an attempt; 0: no limit", optional(seconds), None, "grows with the size"
     )
     outage_patience: float = option("seconds to wait when no host answers, before the run ends", pause, 600.0)
-    retries: int = option("further attempts after a transient failure", integer(0, 100), 0)
-    connect_timeout: float = option(
-        "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
+    retries: int = option(
+        "further attempts after a transient failure",
+        integer(0, 100),
+        0,
+        task="Downloading",
+        hints="t max_retries tries",
     )
-    stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0 for no limit", seconds, 30.0)
+    connect_timeout: float = option("seconds until connected; 0: no limit of its own", seconds, 0.0)
+    stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0: no limit", seconds, 30.0)
     min_speed: int = option(
-        "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
+        "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host, of all processes of a machine; several machines divide it",
+        "transfers at once to a host, of all processes of a machine",
         integer(1),
         1_000_000,
         "adapted to each host",
+        scope="host",
+        task="Downloading",
+        hints="x per_host max_connection_per_server",
     )
     host_delay: float = option(
-        "minimum seconds between two transfers to one host, of all processes and machines together", pause, 0.0
+        "seconds between two transfers to a host, of all machines together",
+        pause,
+        0.0,
+        scope="host",
+        hints="wait delay rate_limit",
     )
-    max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", pause, 120.0)
+    max_retry_after: float = option(
+        "seconds to wait for a host that sends Retry-After, at most", pause, 120.0, scope="host"
+    )
     watchdog_timeout: float | None = option(
-        "seconds without any progress, after which other processes go on; 0 for never",
+        "seconds without progress until other processes go on; 0: never",
         optional(seconds),
         None,
-        "one attempt, the longest waits that the other options allow, and 30 s",
+        "more than the other limits allow",
     )
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
-    max_header_bytes: int = option(
-        "an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes",
-        byte_count_up_to(MOST_HEADER_BYTES, "300KiB"),
-        MOST_HEADER_BYTES,
-        "300KiB",
-    )
     max_file_bytes: int = option(
-        "bodies bigger than this, as they come over the network or decoded, fail as too_large",
-        byte_count,
-        2**30,
-        "1GiB",
-    )
-    max_content_ratio: int = option(
-        "a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than"
-        " 16MiB, fails as too_large",
-        integer(1),
-        200,
+        "larger bodies fail as too_large", byte_count, 2**30, "1GiB", hints="max_size max_filesize"
     )
     max_buffered_bytes: int = option(
         "bytes of memory for bodies, per process; more wait on disk", byte_count, 2**30, "1GiB"
     )
-    user_agent: str = option("User-Agent header", header_value, USER_AGENT)
-    headers: tuple[str, ...] | None = option(
-        "further request headers: 'Referer: https://a, X-Key: b'", secret(optional(headers)), None
+    user_agent: str = option(
+        "User-Agent header", header_value, USER_AGENT, scope="host", task="Downloading", hints="ua"
     )
-    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
+    headers: tuple[str, ...] | None = option(
+        "further request headers: 'Referer: https://a, X-Key: b'",
+        secret(optional(headers)),
+        None,
+        scope="host",
+        hints="header",
+    )
+    referer_col: str | None = option("column with the page of each file, sent as its Referer", optional(text), None)
     proxy: str | None = option(
-        "proxy for all requests: http://, https://, socks5:// or socks5h://", secret(optional(proxy)), None
+        "proxy for all requests: http://, https://, socks5:// or socks5h://",
+        secret(optional(proxy)),
+        None,
+        scope="host",
+        hints="http_proxy all_proxy",
     )
     nameservers: tuple[str, ...] | None = option(
-        "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
+        "name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names",
         optional(nameservers),
         None,
         "those of the system",
+        hints="dns",
     )
     ignore_ssl_certificate: bool = option(
-        "accept any certificate of a server (those of proxies are verified)", boolean, False
+        "accept any certificate of servers", boolean, False, scope="host", hints="k insecure no_check_certificate"
     )
     disallowed_header_directives: tuple[str, ...] | None = option(
         "X-Robots-Tag directives that exclude a file; None for none",
         optional(names),
         ("noai", "noimageai", "noindex", "noimageindex"),
         "noai,noimageai,noindex,noimageindex",
+        scope="host",
     )
     robots: str = option(
-        "robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere",
+        "robots.txt: public respects it on the public web, respect everywhere, ignore nowhere",
         one_of("public", "respect", "ignore"),
         "public",
+        scope="host",
     )
     allow_schemes: tuple[str, ...] | None = option(
-        "schemes that rows may have besides http, https, ftp, ftps and data: file,s3; such files are read with your"
-        " rights and credentials, whoever wrote the list",
+        "further schemes of rows, read with your rights and credentials: file,s3",
         optional(allowed_schemes),
         None,
         "none",
     )
     block_private_addresses: bool = option(
-        "refuse loopback and private addresses, for untrusted lists; also file and servers that allow_schemes names",
-        boolean,
-        False,
+        "refuse loopback and private addresses, for lists of strangers", boolean, False
     )
     allow_link_local: bool = option(
-        "fetch from link-local addresses and metadata services of clouds, which hold secrets of the machine",
+        "fetch from link-local addresses and metadata services of clouds",
         boolean,
         False,
         needs="not block_private_addresses",
     )
     hosts: Mapping[str, Mapping[str, Any]] | None = option(
-        "other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}}",
+        "other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}}",
         secret(optional(host_overrides)),
         None,
     )
@@ -475,27 +465,30 @@ class RunOptions:
     """How the work is shared out"""
 
     processes_count: int | None = option(
-        "worker processes, no more than there are shards",
+        "worker processes, no more than shards",
         optional(integer(1, 1024)),
         None,
-        "number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run"
-        " at a time",
+        "number of cores, fewer for small lists",
+        task="Downloading",
+        hints="j workers num_workers cores jobs",
     )
     distributor: str = option(
-        "multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging",
+        "multiprocessing; inline for debugging; pyspark, ray or beam for clusters",
         part("distributors"),
         "multiprocessing",
+        task="Running",
+        hints="executor backend",
     )
     ray_address: str | None = option(
-        "the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
+        "the cluster: host:port, ray://host:10001, or auto",
         optional(text),
         None,
-        "RAY_ADDRESS if that is set, else one on this machine that ends with the run",
+        "RAY_ADDRESS, else this machine",
         needs="distributor=ray",
     )
     beam_options: tuple[str, ...] | None = option(
-        "what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them",
-        secret(optional(flags)),  # there are keys of stores among them
+        "flags of Beam: --runner=DataflowRunner,--project=…",
+        secret(optional(flags)),
         None,
         "this machine",
         needs="distributor=beam",
@@ -503,25 +496,22 @@ class RunOptions:
     subjob_size: int = option(
         "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|ray|beam"
     )
-    max_shard_retry: int = option("retries of a shard that failed, or whose worker process died", integer(0, 1000), 3)
-    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0)
+    max_shard_retry: int = option("retries of a shard that failed, or whose process died", integer(0, 1000), 3)
+    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM", seconds, 10.0)
     transform_threads: int | None = option(
         "threads per process that decode and encode",
         optional(integer(1, 1024)),
         None,
-        "cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster",
+        "cores / processes; 1 on a cluster",
     )
     transform_timeout: float = option(
-        "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
+        "seconds for a file, or batch, before it fails as transform_timeout; 0: no limit", seconds, 300.0
     )
-    max_decoded_bytes: int = option(
-        "bytes of memory for files being decoded, per process; a file that needs more is decoded alone",
-        byte_count,
-        2**30,
-        "1GiB",
+    max_decoded_bytes: int = option("bytes of memory for files being decoded, per process", byte_count, 2**30, "1GiB")
+    log_level: str = option(
+        "debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning", hints="v verbose"
     )
-    log_level: str = option("debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning")
-    quiet: bool = option("no progress and no report on the terminal", boolean, False)
+    quiet: bool = option("no progress and no report on the terminal", boolean, False, task="Running", hints="q silent")
 
     @property
     def is_on_this_machine(self) -> bool:
@@ -542,16 +532,13 @@ class ShareOptions:
     """How several runs make a dataset together"""
 
     rank: int | None = option(
-        "number of this run among those that make the dataset together, from 0: it makes each world_size-th shard",
+        "number of this run, from 0, among those that make the dataset together",
         optional(integer(0)),
         None,
-        "on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX",
+        "by Slurm, torchrun, Kubernetes",
     )
     world_size: int | None = option(
-        "number of these runs; 1 for a run of its own, whatever the environment says",
-        optional(integer(1)),
-        None,
-        "SLURM_NTASKS, WORLD_SIZE",
+        "number of these runs; 1 for a run of its own", optional(integer(1)), None, "SLURM_NTASKS, WORLD_SIZE"
     )
 
 
@@ -559,32 +546,20 @@ _DATASET = "folder of the dataset, local or remote (s3://bucket/name), or the na
 
 
 @dataclass(frozen=True, slots=True)
-class FinishOptions:
-    """Which dataset"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-    report: bool = option("write report.html into the folder", boolean, True)
-
-
-@dataclass(frozen=True, slots=True)
 class RetryOptions:
     """Which rows are tried again"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset", task="What is retried")
     codes: tuple[str, ...] = option(
-        "failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt"
-        " can help",
+        "failures to try again: codes, http_4xx, http_5xx, all, or transient",
         failure_codes,
         ("transient",),
         "transient",
+        task="What is retried",
+        hints="errors",
     )
     transform: Any = option(
-        "the steps of your own that the dataset was made with, named again: needed if you did not make it here, on this"
-        " machine",
-        optional(steps),
-        None,
-        "those of the dataset",
+        "the steps of your own of the dataset, if it was made elsewhere", optional(steps), None, "those of the dataset"
     )
 
 
@@ -594,8 +569,7 @@ class VerifyOptions:
 
     output_folder: str = option(_DATASET, path, shown="dataset")
     sample: str | None = option(
-        "shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are"
-        " checked",
+        "shards to read, picked at random: 1%, or a number; files and counts of all are checked",
         optional(share),
         None,
         "all",
@@ -603,10 +577,10 @@ class VerifyOptions:
     seed: int | None = option(
         "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
     )
-    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False)
-    json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
+    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False, hints="fix")
+    json: str | None = option("file for the report as JSON, - for standard output", optional(path), None)
     processes_count: int | None = option(
-        "processes that read shards, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
+        "processes that read shards", optional(integer(1, 1024)), None, "number of cores"
     )
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
     quiet: bool = option("no progress on the terminal", boolean, False)
@@ -629,13 +603,11 @@ class CardOptions:
     output_folder: str = option(_DATASET, path, shown="dataset")
     pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
     license: str | None = option(
-        "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there",
-        optional(text),
-        None,
+        "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, mit …", optional(text), None
     )
     language: tuple[str, ...] | None = option("of captions and texts, as codes: en, de", optional(names), None)
     output: str | None = option(
-        "file for the card, - for standard output", optional(path), None, "README.md in the folder of the dataset"
+        "file for the card, - for standard output", optional(path), None, "README.md of the dataset"
     )
     force: bool = option("replace a README.md that any2ds did not write", boolean, False)
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
@@ -646,14 +618,13 @@ class ReportOptions:
     """What is reported"""
 
     output_folder: str = option(_DATASET, path, shown="dataset")
-    format: str = option(
-        "html, a page; md, for pull requests; or json, the figures", one_of("html", "md", "json"), "html"
-    )
+    format: str = option("html, a page; md, for pull requests; or json", one_of("html", "md", "json"), "html")
     output: str | None = option(
         "file to write to, - for standard output",
         optional(path),
         None,
-        "report.html in the folder; of md and json, standard output",
+        "report.html; of md and json -",
+        hints="output_file",
     )
     samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
     open: bool = option("show the page in a browser", boolean, False, needs="format=html")
@@ -665,32 +636,33 @@ class EstimateOptions:
     """What is estimated"""
 
     sample: int = option(
-        "rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per"
-        " host_delay, for 10 s (small lists, a single host) or 30 s",
+        "rows that are fetched, at most 4 a second of a host, for 10 or 30 s",
         integer(1, 1_000_000),
         2000,
+        task="The sample",
     )
     from_dataset: str | None = option(
-        "take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its"
-        " list is the default of url_list",
+        "a dataset that is the sample, such as that of a --limit run; also --from",
         optional(path),
         None,
+        task="The sample",
     )
     machines: tuple[int, ...] = option(
-        "numbers of machines like this one, separated by commas", integers(1), (1, 4, 16)
+        "numbers of machines like this one", integers(1), (1, 4, 16), task="The prediction"
     )
-    bandwidth: int = option("of the line of each machine, in bits per second: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit")
+    bandwidth: int = option(
+        "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
+    )
     price: str | None = option(
-        "JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month …",
+        "JSON or YAML file of prices: machine_hour, storage_gb_month …",
         optional(path),
         None,
         "those built in",
+        task="The prediction",
     )
-    sample_folder: str = option(
-        "folder for the dataset of the sample, which is kept until the next estimate", path, "estimate-sample"
-    )
+    sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
     sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
-    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen")
+    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen", task="The prediction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -727,7 +699,9 @@ class Config:
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
         _check_columns_of_steps(config)
         check_members(config)
-        config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
+        config = dataclasses.replace(
+            config, input=_with_columns(config.input, [*config.media.step_columns, config.fetch.referer_col])
+        )
         _check_data_column(config)
         return config
 
@@ -807,8 +781,8 @@ def check_members(config: Config) -> None:
             )
     if config.output.parquet_data != "binary":
         raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
-    if several := [name for name in config.media.asked() if name in ONE_TO_MANY]:
-        raise OptionError(f"{several[0]}: a row of several URLs is one sample, and its files stay one each")
+    if splitting := config.media.splitting():
+        raise OptionError(f"{splitting[0]}: a row of several URLs is one sample, and its files stay one each")
     _check_member_options(config.media, members)
 
 
@@ -838,7 +812,7 @@ def _check_columns_of_steps(config: Config) -> None:
 
 
 def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
-    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    """Columns that steps and requests take are carried like the additional ones: a retry finds them in the metadata."""
     carried = input.save_additional_columns or ()
     missing = [name for name in columns if name is not None and name not in carried]
     return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input
@@ -986,6 +960,8 @@ class OptionInfo:
     shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
+    task: str  # its heading in the short help; empty: the full help alone has it
+    hints: str  # names of it in other tools
     parse: Parser
 
     @property
@@ -1008,8 +984,8 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
-            parse = f.metadata["parse"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, parse)
+            parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
 
 
 # What is in a dataset, for the commands that find one there. A group may say so of others in its own `DECIDED`.
@@ -1022,15 +998,16 @@ def _names_of(groups: Sequence[Any]) -> frozenset[str]:
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = [f.name for group in groups for f in dataclasses.fields(group)]
+    known = {info.name: info.hints for info in declared(groups)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))
             for decided, reason in (*own, _DECIDED):
                 if name in _names_of(decided):
                     raise OptionError(f"{name!r} cannot be given here: {reason}")
-            hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"
-            raise OptionError(f"unknown option {name!r}: {hint}")
+            as_values = [f"{info.name}={name}" for info in declared(groups) if name in info.choices]
+            hint = suggestions.question(as_values[:2]) or suggestions.for_name(str(name), known)
+            raise OptionError(f"unknown option {name!r}: {hint or 'any2ds --help=all lists the options'}")
 
 
 def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any]:

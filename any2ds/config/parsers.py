@@ -13,11 +13,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
-from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError, UsageError
 from any2ds.core.schemes import GUARDED, WEB
 
@@ -38,21 +37,38 @@ _MOST_SHOWN = 300  # characters of a value in a message
 _LONGEST_MESSAGE = 1000  # characters; messages that quote a value and list what is possible
 
 
+Scope = Literal["", "run", "host", "splits"]
+
+
 def option(
     help: str,
     parse: Parser,
     default: Any = MISSING,
     shown: str | None = None,
+    *,
     needs: str = "",
+    off: Any = None,
+    changes_files: bool = False,
+    scope: Scope = "",
+    task: str = "",
+    hints: str = "",
 ) -> Any:
-    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
-    one without a default it is an example.
+    """A dataclass field that is an option: all that is known of it.
 
-    Without what it `needs` (see `needs.py`) the option has no effect, and is refused. The value of one whose parser is
-    `secret` is in no message, report or record.
+    help, shown: its text, and its default as text where that is no plain value; of one without a default an example
+    needs: the options without which it has no effect, and is refused (see `needs.py`)
+    off: the value that asks for no step of media; None does so always
+    changes_files: whether stored files differ from those that arrived, if it has another value than its default
+    scope: of a fetch option `host`, if it may differ by host; of a media option `run`, if it may not differ by URL
+        column, or `splits`, if it makes several samples of a file
+    task: the heading under which the short help has it; empty: it is in the full help only
+    hints: its names in other tools, separated by blanks; whoever gives one is told ours
+
+    The value of an option whose parser is `secret` is in no message, report or record.
     """
     is_secret: bool = getattr(parse, "is_secret", False)
-    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
+    known = {"needs": needs, "off": off, "changes_files": changes_files, "scope": scope, "task": task, "hints": hints}
+    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, **known}
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
@@ -145,19 +161,20 @@ def boolean(value: Any) -> bool:
         raise ValueError("True or False") from None
 
 
-def integer(at_least: int, at_most: int = _LARGEST_COUNT) -> Parser:
-    def parse(value: Any) -> int:
-        number = float(value) if not isinstance(value, bool) else math.nan
-        if not at_least <= number <= at_most or number != int(number):
-            raise ValueError
-        return int(number)
+def wanting(wanted: str, parse: Parser) -> Parser:
+    """The same parser, whose message says that it takes `wanted`."""
 
-    return _wanting(f"a whole number of at least {at_least:,} and at most {at_most:,}", parse)
+    def parse_or_say(value: Any) -> Any:
+        try:
+            return parse(value)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(wanted) from None
+
+    return _as_with(parse, parse_or_say)
 
 
 def number(at_least: float, at_most: float = _LARGEST_NUMBER) -> Parser:
     """A number; `inf` is one only where `at_most` says so."""
-    wanted = f"a number of at least {at_least:g}" + (f" and at most {at_most:,.10g}" if at_most < math.inf else "")
 
     def parse(value: Any) -> float:
         found = float(value) if not isinstance(value, bool) else math.nan
@@ -165,23 +182,23 @@ def number(at_least: float, at_most: float = _LARGEST_NUMBER) -> Parser:
             raise ValueError
         return found
 
-    return _wanting(wanted, parse)
+    return wanting(f"a number of at least {at_least:g}{f' and at most {at_most:,.10g}' * (at_most < math.inf)}", parse)
 
 
-def seconds(value: Any) -> float:
-    """At most 32 years."""
-    try:
-        return float(number(0)(value))
-    except ValueError:
-        raise ValueError("a number of seconds below 1,000,000,000; 0 for no limit") from None
+def integer(at_least: int, at_most: int = _LARGEST_COUNT) -> Parser:
+    in_range = number(at_least, at_most)
+
+    def parse(value: Any) -> int:
+        if (found := in_range(value)) != int(found):
+            raise ValueError
+        return int(found)
+
+    return wanting(f"a whole number of at least {at_least:,} and at most {at_most:,}", parse)
 
 
-def pause(value: Any) -> float:
-    """Seconds that a run waits: with more than a day it would not come to its end."""
-    try:
-        return float(number(0, _LONGEST_PAUSE)(value))
-    except ValueError:
-        raise ValueError(f"a number of seconds, at most {_LONGEST_PAUSE:,} (a day)") from None
+seconds = wanting("a number of seconds below 1,000,000,000; 0 for no limit", number(0))  # at most 32 years
+pause = wanting(f"a number of seconds, at most {_LONGEST_PAUSE:,} (a day)", number(0, _LONGEST_PAUSE))
+"""Seconds that a run waits: with more than a day it would not come to its end."""
 
 
 def optional_limit(parse: Parser) -> Parser:
@@ -203,79 +220,49 @@ def share(value: Any) -> str:
     return found[0]
 
 
-_UNITS = {
-    "": 1,
-    "k": 1000,
-    "m": 1000**2,
-    "g": 1000**3,
-    "t": 1000**4,
-    "ki": 1024,
-    "mi": 1024**2,
-    "gi": 1024**3,
-    "ti": 1024**4,
-}
+def _scaled(pattern: str, units: Mapping[str, float], at_least: float, at_most: float) -> Parser:
+    """A whole number, written with a unit; the pattern has a group for each."""
+
+    def parse(value: Any) -> int:
+        match = re.fullmatch(pattern, str(value).strip().lower().replace("_", ""), re.ASCII)
+        size = float(match[1]) * units[match[2]] if match is not None and match[2] in units else -1
+        if not at_least <= size <= at_most:
+            raise ValueError
+        return int(size)
+
+    return parse
 
 
-def grace(value: Any) -> float:
-    try:
-        return seconds(value)
-    except ValueError:
-        raise ValueError("a number of seconds, 0 to stop at once") from None
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_NUMBER = r"(\d+(?:\.\d+)?(?:e\d+)?)\s*"
 
 
-@accepting("str")
-def byte_count(value: Any) -> int:
-    written = str(value).strip().lower().replace("_", "")
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", written, re.ASCII)
-    size = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else 0
-    if not 1 <= size <= _LARGEST_SIZE:
-        raise ValueError("a size such as 500000, 200MB or 1GiB, and at most 1024TiB")
-    return int(size)
+def size(at_least: int = 1, at_most: int = _LARGEST_SIZE, shown: str = "1024TiB") -> Parser:
+    """Bytes: `500000`, `200MB`, `1GiB`."""
+    parse = _scaled(rf"{_NUMBER}([kmgt]?i?)b?", {**_DECIMAL, **_BINARY}, at_least, at_most)
+    return accepting("str")(wanting(f"a size such as 500000, 200MB or 1GiB, and at most {shown}", parse))
 
 
-def bit_rate(value: Any) -> int:
-    """Bits per second: `100Mbit`, `1Gbit`, `2.5Gbit/s`, or a number."""
-    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    written = str(value).strip().lower()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(?:bit(?:/s|s)?|bps)?", written, re.ASCII)
-    rate = float(match[1]) * units[match[2]] if match is not None else 0
-    if not 1 <= rate <= _LARGEST_COUNT:
-        raise ValueError("bits per second such as 100Mbit or 1Gbit, and at most 1000Tbit")
-    return int(rate)
+byte_count = size()
+bit_rate = wanting(
+    "bits per second such as 100Mbit or 1Gbit, and at most 1000Tbit",
+    _scaled(rf"{_NUMBER}([kmgt]?)(?:bit(?:/s|s)?|bps)?", _DECIMAL, 1, _LARGEST_COUNT),
+)
 
 
 def integers(at_least: int) -> Parser:
     """Several whole numbers, separated by commas, each once, in order."""
+    one = integer(at_least)
 
     def parse(value: Any) -> tuple[int, ...]:
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
-        try:
-            found = sorted({integer(at_least)(part) for part in parts})
-        except (TypeError, ValueError):
-            found = []
-        if not found:
-            raise ValueError(f"whole numbers of at least {at_least}, separated by commas")
-        return tuple(found)
+        if not parts:
+            raise ValueError
+        return tuple(sorted(set(map(one, parts))))
 
-    return accepting("int | Sequence[int] | str")(parse)
-
-
-def byte_count_up_to(most: int, shown: str) -> Parser:
-    def parse(value: Any) -> int:
-        if (size := byte_count(value)) > most:
-            raise ValueError(f"a size of at most {shown}")
-        return size
-
-    return _as_with(byte_count, parse)
-
-
-@accepting("str")
-def byte_count_or_0(value: Any) -> int:
-    """A size, which may be 0 here."""
-    try:
-        return 0 if float(value) == 0 else byte_count(value)
-    except (TypeError, ValueError, OverflowError):
-        return byte_count(value)
+    wanted = f"whole numbers of at least {at_least}, separated by commas"
+    return accepting("int | Sequence[int] | str")(wanting(wanted, parse))
 
 
 @accepting("Path")
@@ -596,7 +583,7 @@ def parts(kind: str) -> Parser:
 def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], bool]) -> Parser:
     def parse(value: Any) -> str:
         if not (isinstance(value, str) and is_allowed(value)):
-            hint = suggestions.for_value(str(value), allowed())
+            hint = suggestions.for_name(str(value), allowed())
             raise ValueError(f"one of {', '.join(allowed())}" + (f" ({hint})" if hint else ""))
         return str(value)
 
@@ -609,26 +596,10 @@ def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Pars
     return parse
 
 
-def _wanting(wanted: str, parse: Parser) -> Parser:
-    def parse_or_say(value: Any) -> Any:
-        try:
-            return parse(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(wanted) from None
-
-    return parse_or_say
-
-
 def integer_or_auto(at_least: int, at_most: int) -> Parser:
-    number = integer(at_least, at_most)
-
-    def parse(value: Any) -> int | str:
-        try:
-            return "auto" if value == "auto" else int(number(value))
-        except ValueError as error:
-            raise ValueError(f"auto, or {error}") from None
-
-    return parse
+    count = integer(at_least, at_most)
+    wanted = f"auto, or a whole number of at least {at_least:,} and at most {at_most:,}"
+    return wanting(wanted, lambda value: "auto" if value == "auto" else count(value))
 
 
 def extension(value: Any) -> str:
@@ -663,19 +634,6 @@ def metadata_formats(value: Any) -> tuple[str, ...]:
 
 
 _with_choices(metadata_formats, lambda: METADATA_FORMATS)
-
-
-@accepting("Path")
-def cookie_file(value: Any) -> str:
-    """The path of a file that has been read as cookies, so that a bad one is known before the start."""
-    wanted = "a cookie file in Netscape's format"
-    try:
-        CookieJar.read(str(value))
-    except OSError as error:
-        raise ValueError(f"{wanted}, and it cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{wanted}, and {error}") from None
-    return str(value)
 
 
 _PROXIES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")

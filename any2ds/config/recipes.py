@@ -37,28 +37,39 @@ class BuildOptions:
         ((ShareOptions,), "machines share a build with --distributor=pyspark, ray or beam"),
     )
 
-    recipe: Any = option("name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers")
+    recipe: Any = option(
+        "name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers", task="Which recipe"
+    )
     data_dir: str | None = option(
-        "folder for datasets, local or remote: the dataset is in name/config/version of it",
+        "folder for datasets, local or remote",
         optional(path),
         None,
         "ANY2DS_DATA_DIR, else ~/any2ds",
+        task="Which recipe",
     )
-    imports: tuple[str, ...] | None = option("modules that define recipes, separated by commas", optional(names), None)
-    overwrite: bool = option("make a dataset anew that is there already", boolean, False)
+    imports: tuple[str, ...] | None = option("modules that define recipes", optional(names), None, task="Which recipe")
+    overwrite: bool = option("make a dataset anew that is there already", boolean, False, task="Which recipe")
     max_examples_per_split: int | None = option(
-        "the first N samples of each split only, to try a recipe", optional(integer(1)), None, "all"
+        "the first N samples of each split only", optional(integer(1)), None, "all", task="Which recipe"
     )
     register_checksums: bool = option(
-        "write the checksums of what the recipe downloads to the checksums.tsv beside it", boolean, False
+        "write the checksums of downloads to the recipe's checksums.tsv", boolean, False, task="What it downloads"
     )
     download_dir: str | None = option(
-        "folder for what a recipe downloads and unpacks", optional(path), None, "recipes in the cache folder"
+        "folder for what a recipe downloads and unpacks",
+        optional(path),
+        None,
+        "recipes in the cache folder",
+        task="What it downloads",
     )
     manual_dir: str | None = option(
-        "folder with what has to be downloaded by hand", optional(path), None, "manual/NAME in data_dir"
+        "folder with what was downloaded by hand",
+        optional(path),
+        None,
+        "manual/NAME in data_dir",
+        task="What it downloads",
     )
-    pdb: bool = option("on an error, enter Python's debugger where it happened", boolean, False)
+    pdb: bool = option("on an error, enter Python's debugger where it happened", boolean, False, task="Running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +77,7 @@ class BuildOutputOptions(OutputOptions):
     """What is written"""
 
     output_format: str = option(
-        "webdataset, parquet, files, tfrecord or arrayrecord; TensorFlow Datasets opens the last two",
-        part("writers"),
-        "webdataset",
+        "webdataset, parquet, files, tfrecord or arrayrecord", part("writers"), "webdataset", task="The dataset"
     )
 
 
@@ -77,10 +86,7 @@ class BuildRunOptions(RunOptions):
     """How the work is shared out"""
 
     beam_options: tuple[str, ...] | None = option(
-        "what Beam's PipelineOptions take, for --distributor=beam and for recipes whose splits are made by Beam",
-        secret(optional(flags)),
-        None,
-        "this machine",
+        "flags of Beam: --runner=DataflowRunner,--project=…", secret(optional(flags)), None, "this machine"
     )
 
 
@@ -97,12 +103,9 @@ class NewOptions:
 class RecipesOptions:
     """Which recipes"""
 
-    imports: tuple[str, ...] | None = option("modules that define recipes, separated by commas", optional(names), None)
+    imports: tuple[str, ...] | None = option("modules that define recipes", optional(names), None)
     data_dir: str | None = option(
-        "folder for datasets, which are listed as well",
-        optional(path),
-        None,
-        "ANY2DS_DATA_DIR, else ~/any2ds",
+        "folder for datasets, which are listed as well", optional(path), None, "ANY2DS_DATA_DIR, else ~/any2ds"
     )
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, Protocol, TypeVar, cast
 
 from any2ds.config.options import ParsedOptions, declared, parse_options
-from any2ds.core.errors import UsageError
-
-_QUOTE_IN_SHELL = "'\"'\"'"  # a quote in a quoted word, as `shlex.quote` writes it
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -46,11 +41,7 @@ def command(
             given = {**named, **options}
             if given.get(positional[0], MISSING) is None:
                 del given[positional[0]]
-            try:
-                return run(parse_options(completed(given), groups))
-            except UsageError as error:
-                error.rephrased = with_keywords(str(error), run.__name__, groups)
-                raise
+            return run(parse_options(completed(given), groups))
 
         found = cast(Any, call)
         found.run = run
@@ -59,31 +50,6 @@ def command(
         return cast("Command[T]", found)
 
     return public
-
-
-def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
-    """A message with the options as a call gives them: `output="FILE"` for `--output=FILE` and `output=FILE`."""
-    kinds = {info.name: info for info in declared(groups)}
-
-    def keyword(found: re.Match[str]) -> str:
-        name, value = found["name"] or found["flag"] or found["option"], found["value"] or found["given"]
-        if found["name"]:
-            value = found["quoted"].replace(_QUOTE_IN_SHELL, "'")
-        if name not in kinds:
-            return found[0]
-        if value is None:
-            return f"{name}=True" if kinds[name].is_flag else name
-        is_literal = value == "..." or re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|True|False|None", value)
-        return f"{name}={value}" if is_literal else f"{name}={json.dumps(value, ensure_ascii=False)}"
-
-    message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
-    # A comma or colon at its end belongs to the message. What begins with a bracket or quote is Python already.
-    value = r"(?:(?![\[({<])(?:[^\s,;:?)\"']|[,:](?=[\w<]))+)"
-    flag = rf"(?<![\w-])--(?P<flag>[a-z]\w*)(?:=(?P<value>{value}))?"
-    quoted = rf"'--(?P<name>[a-z]\w*)=(?P<quoted>(?:[^']|{_QUOTE_IN_SHELL})*)'"  # as a shell takes it
-    option = rf"(?<![^\s(])(?P<option>[a-z]\w*)=(?P<given>{value})"
-    message = re.sub(rf"({quoted}|{flag}) (?='?--[a-z])", r"\1, ", message)
-    return re.sub(f"{quoted}|{flag}|{option}", keyword, message)
 
 
 def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:

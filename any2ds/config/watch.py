@@ -13,33 +13,19 @@ _WANDB = "enable_wandb or reporters=wandb"
 class WatchOptions:
     """How it is watched"""
 
-    log_interval: float = option(
-        "seconds between progress lines without a terminal, and between records of other reporters",
-        number(0.1),
-        10.0,
-    )
-    log_format: str = option(
-        "format of progress lines: text, or json, an object per line", one_of("text", "json"), "text"
-    )
-    report: bool = option("write report.html into the output folder when the run ends", boolean, True)
+    log_interval: float = option("seconds between progress lines, and between records of reporters", number(0.1), 10.0)
+    log_format: str = option("of progress lines: text, or json", one_of("text", "json"), "text")
+    report: bool = option("write report.html into the output folder at the end", boolean, True)
     reporters: tuple[str, ...] | None = option(
-        "further reporters, separated by commas: jsonl, prometheus, wandb",
-        optional(parts("reporters")),
-        None,
+        "further reporters: jsonl, prometheus, wandb", optional(parts("reporters")), None, task="Running"
     )
     metrics_port: int | None = option(
-        "port for Prometheus, which turns that reporter on; 0 for any free port",
-        optional(integer(0, 65535)),
-        None,
+        "port for Prometheus, which it turns on; 0 for any", optional(integer(0, 65535)), None
     )
-    enable_wandb: bool = option("report to Weights & Biases, like --reporters=wandb", boolean, False)
+    enable_wandb: bool = option(
+        "report to Weights & Biases, like --reporters=wandb", boolean, False, task="Running", hints="wandb"
+    )
     wandb_project: str = option("project in Weights & Biases", text, "any2ds", needs=_WANDB)
-    wandb_entity: str | None = option(
-        "user or team in Weights & Biases", optional(text), None, "your own", needs=_WANDB
-    )
-    wandb_run_name: str | None = option(
-        "name of the run in Weights & Biases", optional(text), None, "that of the output folder", needs=_WANDB
-    )
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -182,10 +182,9 @@ class UsageError(Any2dsError):
     """What was asked for cannot be done, such as an unknown option or a missing list; nothing was created."""
 
     exit_code = 2
-    rephrased: str | None = None  # the message as a caller in Python reads it, with keywords instead of flags
 
     def __str__(self) -> str:
-        return redacted(self._message()) if self.rephrased is None else self.rephrased
+        return redacted(self._message())
 
     def _message(self) -> str:
         return Exception.__str__(self)

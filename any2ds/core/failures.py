@@ -145,7 +145,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "headers_too_large": FailureCode(
         False,
         "the answer's headers are longer than any server needs them to be",
-        "Open one with another client; --max_header_bytes is the limit.",
+        "Open one with another client; 300 KiB is the limit.",
     ),
     "bad_encoding": FailureCode(
         False,
@@ -154,13 +154,13 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_large": FailureCode(
         False,
-        "bigger than --max_file_bytes or the output format allows, or compressed more than --max_content_ratio allows",
+        "bigger than --max_file_bytes or the output format allows, or compressed more than 200 times",
         "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
     ),
     "too_many_redirects": FailureCode(
         False,
         "redirected more often than --max_redirects",
-        "Raise --max_redirects; a site that requires cookies (--cookies) may redirect in circles.",
+        "Raise --max_redirects; a site that requires cookies may redirect in circles.",
     ),
     "bad_redirect": FailureCode(
         False,
@@ -236,7 +236,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "unpacks_too_large": FailureCode(
         False,
         "an archive with more in it than the --unpack_... options allow",
-        "Raise --unpack_max_files, --unpack_max_bytes or --unpack_max_ratio if you trust the source.",
+        "Raise --unpack_max_files or --unpack_max_bytes if you trust the source.",
     ),
     "empty_archive": FailureCode(
         False,
@@ -313,7 +313,7 @@ def _advice_on(status: int) -> str:
     if status == 429:
         return "Too many requests: retry later, more slowly, with --max_per_host or --host_delay."
     if status in (401, 403, 407, 451):
-        return "It requires credentials or another client (--headers, --cookies, --user_agent), or blocks any2ds."
+        return "It requires credentials or another client (--headers, --user_agent), or blocks any2ds."
     if status in (404, 410):
         return "The file is gone: leave the row out, or get a newer list."
     if 500 <= status < 600 or status in _TRANSIENT_STATUS:

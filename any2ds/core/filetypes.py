@@ -45,9 +45,7 @@ _TEXT_FORMATS = re.compile(
     r"|audio/(?:x-)?(?:mpegurl|scpls|pn-realaudio)|video/(?:vnd\.mpegurl|x-ms-as[fx]|x-ms-wvx)"
 )
 # Types by signature of files that may be text from end to end.
-_TEXT_WITH_SIGNATURE = frozenset(
-    {"application/pdf", "application/rtf", "application/x-unix-archive", "application/x-deb"}
-)
+_TEXT_WITH_SIGNATURE = frozenset({"application/pdf", "application/rtf"})
 
 _PREFERRED = {
     "text/plain": "txt",

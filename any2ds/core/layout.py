@@ -28,7 +28,7 @@ work/<run>/              word that the workers of a cluster leave for the run, a
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 report.html              with a preset, in whose datasets nothing else may lie in sight
-tmp/any2ds-<run>-<random>/  files that a process makes; renamed into place when they are whole
+tmp/any2ds-<machine>-<random>/  files that a process makes; renamed into place when they are whole
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ SEGMENTS_FOLDER = f"{STATE_FOLDER}/segments"
 SEGMENT_END = ".end"
 SEGMENT_ROWS = ".rows"
 BUILDING_FILE = f"{STATE_FOLDER}/building"
+CARD_FILE = "README.md"
 RECIPE_FILE = f"{STATE_FOLDER}/recipe"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 WORKERS_FILE = f"{STATE_FOLDER}/workers"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
-TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
+SAMPLE_FILE = f"{STATE_FOLDER}/sample"  # of the dataset of an estimate: the files of the list that it was drawn from
 REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"

@@ -1,4 +1,4 @@
-"""Metrics of workers and of the run as a whole, which travel from workers to reporters."""
+"""Metrics of workers, which travel to the run that adds them up."""
 
 from __future__ import annotations
 
@@ -75,42 +75,3 @@ class WorkerMetrics:
     adapts: bool = False  # whether it adapts the window
     remaining: float = 0.0  # seconds that the slowest of its rows may take
     own_cpu: float = 0.0  # seconds, of `cpu`, of the thread that drives sockets and writes files
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What limits a run now."""
-
-    limit: Wait | Literal["nothing"]
-    message: str  # for a person, with what was measured
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Metrics of a run. Rates are over the last seconds, totals over the run so far, gauges over all workers."""
-
-    seconds: float = 0.0  # since the start of the run
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # rows by outcome code, those of open shards included
-    bytes: int = 0  # of the files of successes
-    received: int = 0  # bytes of bodies
-    attempts: int = 0
-    rows_per_second: float = 0.0
-    successes_per_second: float = 0.0
-    attempts_per_second: float = 0.0
-    bytes_per_second: float = 0.0  # received
-    latency_p50: float | None = None  # seconds of recent successful transfers
-    latency_p95: float | None = None
-    in_flight: int = 0
-    window: int = 0
-    queued: int = 0
-    workers: int = 0
-    memory: int = 0  # bytes, over all workers and this process
-    shards_open: int = 0  # given to workers, and not reported yet
-    shards_done: int = 0  # in this run
-    shards_failed: int = 0
-    shards_before: int = 0  # that were finished before
-    total_rows: int | None = None  # that this run has to do, if known
-    share: float | None = None  # 0 to 1 of the run that is done: of its rows, or of the list's bytes
-    eta: float | None = None  # seconds that are left; None while it stops
-    hosts: tuple[HostLoad, ...] = ()
-    verdict: Verdict | None = None  # None while it stops

@@ -20,6 +20,7 @@ OTHER_REASONS = "other kinds of files"
 _MOST_CODES = 4  # that a message names
 _LONGEST_EXAMPLE = 300  # characters of a URL in it
 _MOST_EXTS = 1000  # that a run counts: servers may call files whatever they like
+_MOST_DELAYS = 100  # hosts whose robots.txt asks for a delay, the longest delays first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,31 @@ class RobotsCost:
     files: int = 0  # requested, each once, however often it was tried; not of hosts without a connection
     bytes: int = 0  # of those that exist
     seconds: float = 0.0  # for which rows waited for each, added up; other hosts went on meanwhile
+    delays: Mapping[str, float] = field(default_factory=dict)  # host -> seconds between two requests that it asks for
 
     def __add__(self, other: RobotsCost) -> RobotsCost:
-        return RobotsCost(self.files + other.files, self.bytes + other.bytes, self.seconds + other.seconds)
+        delays = self.delays or other.delays
+        if self.delays and other.delays:
+            longest = sorted({**self.delays, **other.delays}.items(), key=lambda item: -item[1])
+            delays = dict(longest[:_MOST_DELAYS])
+        return RobotsCost(self.files + other.files, self.bytes + other.bytes, self.seconds + other.seconds, delays)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What a worker process took between the completion of two of its shards; `estimate` reads it."""
+
+    cpu: float = 0.0  # seconds of the processor, children included
+    own_cpu: float = 0.0  # seconds, of `cpu`, of the thread that drives sockets and writes files
+    memory: int = 0  # bytes at the end
+    received: int = 0  # bytes of bodies, those of failures included
+
+    @classmethod
+    def from_json(cls, stats: Mapping[str, Any]) -> ProcessCost:
+        """The cost that the statistics of a shard tell. Raises TypeError or ValueError for anything else."""
+        found = stats.get("process") or {}
+        kinds = {"cpu": float, "own_cpu": float, "memory": int, "received": int}
+        return cls(**{name: max(kind(0), kind(found.get(name, 0))) for name, kind in kinds.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +75,6 @@ class RowCounts:
     status_dict: Mapping[str, int] = field(default_factory=dict)  # outcome code -> rows
     robots: RobotsCost = RobotsCost()  # what asking for robots.txt took
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files that a step left as they came
-    processed: Mapping[str, int] = field(default_factory=dict)  # step of any2ds -> samples that it changed or failed
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
     # member -> outcome -> files, where rows have several URLs; see `core.members`
     members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -80,6 +102,7 @@ class ShardReport(RowCounts):
     splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples, "" for null
     data_bytes: int = 0  # of the data file; 0 where it is a folder, or there is none
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram: seconds of transfers that succeeded
+    process: ProcessCost = ProcessCost()
 
     @classmethod
     def from_json(cls, stats: Mapping[str, Any]) -> ShardReport:
@@ -88,7 +111,6 @@ class ShardReport(RowCounts):
             "attempts": 0,
             "examples": {},
             "latencies": {},
-            "processed": {},
             "splits": {},
             **stats,
         }  # those of other tools lack them
@@ -102,12 +124,12 @@ class ShardReport(RowCounts):
             exts=dict(stats["exts"]),
             splits=dict(stats["splits"]),
             not_processed=not_processed_in(stats),
-            processed=dict(stats["processed"]),
             examples=dict(stats["examples"]),
             members=members_in(stats),
             replaces=replaces_in(stats),
             replaced_members=members_in(stats, "replaced_members"),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
+            process=ProcessCost.from_json(stats),
         )
 
     @property
@@ -219,7 +241,6 @@ class RunReport(RowCounts):
             status_dict=dict(Counter(self.status_dict) + Counter(other.status_dict)),
             robots=self.robots + other.robots,
             not_processed=most_frequent(Counter(self.not_processed) + Counter(other.not_processed)),
-            processed=dict(Counter(self.processed) + Counter(other.processed)),
             examples={**other.examples, **self.examples},
             exts=dict((Counter(self.exts) + Counter(other.exts)).most_common(_MOST_EXTS)),
             members=members_added(self.members, other.members),

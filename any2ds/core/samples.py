@@ -56,11 +56,6 @@ class StoredSample:
         """Its file."""
         return self.members.get(self.ext)
 
-    @property
-    def as_files(self) -> dict[str, Any]:
-        """Its `key`, and the content of its `members` by extension."""
-        return {"key": self.key, "members": {ext: body.read() for ext, body in self.members.items()}}
-
 
 class Payload(NamedTuple):
     """What a server answered with success."""
@@ -102,7 +97,6 @@ class Sample:
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
     extra_files: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
     not_processed: Mapping[str, str] | None = None  # its `member` -> why a step has left its file as it came
-    processed: frozenset[str] = frozenset()  # the steps of any2ds (`contract.STEPS`) that have changed or failed it
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
     @property

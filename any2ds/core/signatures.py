@@ -1,7 +1,7 @@
 """The types of files that are known by their first bytes.
 
-The table has what the library `filetype` 1.2 knows, in its order, which decides where several fit, and a few more at
-the end. One expression holds all patterns: a file of no known type costs half a microsecond, in the library 30.
+Where several of the table fit, the first one counts. One expression holds all patterns: a file of no known type costs
+half a microsecond, where the library `filetype` takes 30.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def _is_zstd(head: bytes) -> bool:
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18.{4}", re.DOTALL)
 _ZSTD = re.compile(rb"[\x22-\x28]\xb5\x2f\xfd")
 _HEVC_BRANDS = {brand + kind for brand in (b"hei", b"hev") for kind in (b"c", b"x", b"m", b"s")}  # ISO 23008-12, B.4
-_OLE = rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ZIP = rb"PK\x03\x04"
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _OPEN = "application/vnd.oasis.opendocument"
@@ -95,10 +94,7 @@ Check = Callable[[bytes], bool]
 # How it begins, what else has to be so, media type and extension.
 _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb".{257}ustar", None, "application/x-tar", "tar"),  # before the name of its first file: BM is a bitmap's
-    (rb"AC10", None, "image/vnd.dwg", "dwg"),
-    (rb"gimp xcf v", None, "image/x-xcf", "xcf"),
     (rb"\xff\xd8\xff", None, "image/jpeg", "jpg"),
-    (rb"\0\0\0\x0c.{12}ftypjp2 .{27}", None, "image/jpx", "jpx"),
     (rb"\x89PNG\r\n\x1a\n.", _is_animated, "image/apng", "apng"),
     (rb"\x89PNG", None, "image/png", "png"),
     (rb"GIF", None, "image/gif", "gif"),
@@ -106,7 +102,6 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"(?:II\*\0|MM\0\*).{4}(?!CR)..", None, "image/tiff", "tif"),
     (rb"(?:II\*\0|MM\0\*).{4}CR", None, "image/x-canon-cr2", "cr2"),
     (rb"BM", None, "image/bmp", "bmp"),
-    (rb"II\xbc", None, "image/vnd.ms-photo", "jxr"),
     (rb"8BPS", None, "image/vnd.adobe.photoshop", "psd"),
     (rb"\0\0\x01\0", None, "image/x-icon", "ico"),
     (rb".{4}ftyp(?:heic|mif1|msf1).{4}", partial(_has_brand, {b"heic"}), "image/heic", "heic"),
@@ -121,7 +116,6 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"RIFF.{4}WAVE", None, "audio/x-wav", "wav"),
     (rb"#!AMR\n.{6}", None, "audio/amr", "amr"),
     (rb"FORM.{4}AIFF", None, "audio/x-aiff", "aiff"),
-    (rb"ftyp3gp", None, "video/3gpp", "3gp"),
     (rb".{4}ftyp.{8}", partial(_has_brand, {b"mp41", b"mp42", b"isom"}), "video/mp4", "mp4"),
     (rb"\0\0\0\x1cftypM4V", None, "video/x-m4v", "m4v"),
     (rb"\x1aE\xdf\xa3", partial(_contains, b"\x42\x82\x88matroska"), "video/x-matroska", "mkv"),
@@ -135,36 +129,12 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"wOF2" + _FONT, None, "application/font-woff", "woff2"),
     (rb"\0\x01\0\0\0", None, "application/font-sfnt", "ttf"),
     (rb"OTTO\0", None, "application/font-sfnt", "otf"),
-    (_OLE + rb".{504}\xec\xa5\xc1\0", None, "application/msword", "doc"),
-    (
-        _OLE + rb"(?=.{2135}).{2067}.{0,28}?\0\n\0\0\0MSWordDoc\0\x10\0\0\0Word\.Document\.8\0\xf49\xb2q",
-        None,
-        "application/msword",
-        "doc",
-    ),
     (_ZIP, partial(_has_part, b"word/"), f"{_OFFICE}.wordprocessingml.document", "docx"),
     (_OPEN_ZIP + b"text", None, f"{_OPEN}.text", "odt"),
-    (_OLE + rb".{504}\xfd\xff\xff\xff..[\0\x02]..", None, "application/vnd.ms-excel", "xls"),
-    (_OLE + rb".{504}\t\x08\x10\0\0\x06\x05\0.", None, "application/vnd.ms-excel", "xls"),
-    (
-        _OLE + rb"(?=.{2088}).{1560}.{0,512}?\xe2\0\0\0\\\0p\0\x04\0\0Calc",
-        None,
-        "application/vnd.ms-excel",
-        "xls",
-    ),
     (_ZIP, partial(_has_part, b"xl/"), f"{_OFFICE}.spreadsheetml.sheet", "xlsx"),
     (_OPEN_ZIP + b"spreadsheet", None, f"{_OPEN}.spreadsheet", "ods"),
-    (
-        _OLE + rb"(?=.{517}).{504}(?:\xa0F\x1d\xf0|\0n\x1e\xf0|\x0f\0\xe8\x03|\xfd\xff\xff\xff.{6}\0\0)",
-        None,
-        "application/vnd.ms-powerpoint",
-        "ppt",
-    ),
-    (_OLE + rb".{2064}\0\xb9\x29\xe8\x11\0\0\0MS PowerPoint 97.", None, "application/vnd.ms-powerpoint", "ppt"),
     (_ZIP, partial(_has_part, b"ppt/"), f"{_OFFICE}.presentationml.presentation", "pptx"),
     (_OPEN_ZIP + b"presentation", None, f"{_OPEN}.presentation", "odp"),
-    (rb"\xce\xb2\xcf\x81", None, "application/x-brotli", "br"),
-    (rb"\xed\xab\xee\xdb", None, "application/x-rpm", "rpm"),
     (_ZIP + rb".{26}mimetypeapplication/epub\+zip", None, "application/epub+zip", "epub"),
     (rb"PK[\x03\x05\x07][\x04\x06\x08]", None, "application/zip", "zip"),
     (rb"Rar!\x1a\x07[\0\x01]", None, "application/x-rar-compressed", "rar"),
@@ -173,25 +143,12 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"7z\xbc\xaf'\x1c", None, "application/x-7z-compressed", "7z"),
     (rb"(?:\xef\xbb\xbf)?%PDF", None, "application/pdf", "pdf"),
     (rb"MZ", None, "application/x-msdownload", "exe"),
-    (rb"[CF]WS", None, "application/x-shockwave-flash", "swf"),
     (rb"\{\\rtf", None, "application/rtf", "rtf"),
-    (rb"NES\x1a", None, "application/x-nintendo-nes-rom", "nes"),
-    (rb"Cr24", None, "application/x-google-chrome-extension", "crx"),
-    (rb"MSCF|ISc\(", None, "application/vnd.ms-cab-compressed", "cab"),
-    (rb".{8}(?:\x02\0[\x01\x02]|\x01\0\0).{23}LP", None, "application/octet-stream", "eot"),
     (rb"%!", None, "application/postscript", "ps"),
     (rb"\xfd7zXZ\0", None, "application/x-xz", "xz"),
     (rb"SQLi", None, "application/x-sqlite3", "sqlite"),
-    (rb"!<arch>\ndebian-binary", None, "application/x-deb", "deb"),
-    (rb"!<arch>", None, "application/x-unix-archive", "ar"),
-    (rb"\x1f[\xa0\x9d]", None, "application/x-compress", "Z"),
-    (rb"\x89LZO\0\r\n\x1a", None, "application/x-lzop", "lzo"),
-    (rb"LZIP", None, "application/x-lzip", "lz"),
-    (rb"\x7fELF.{49}", None, "application/x-executable", "elf"),
     (rb"\x04\"M\x18", None, "application/x-lz4", "lz4"),
     (rb"[\x22-\x28]\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18.{4}", _is_zstd, "application/zstd", "zst"),
-    (rb"\0asm\x01\0\0\0", None, "application/wasm", "wasm"),
-    # What the library does not know:
     (rb"(?:%b){5}" % _PACKET, None, "video/mp2t", "ts"),
     (rb"(?:.{4}%b){5}" % _PACKET, None, "video/mp2t", "m2ts"),  # Blu-ray's: a time before each packet
     (rb"RF64.{4}WAVE", None, "audio/x-wav", "wav"),  # with room for more than 4 GB

@@ -11,7 +11,7 @@ import orjson
 from any2ds.core.counts import count, counts
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
-from any2ds.core.reports import members_in, not_processed_in, replaces_in
+from any2ds.core.reports import ProcessCost, RobotsCost, members_in, not_processed_in, replaces_in
 
 ANY2DS = "any2ds"
 
@@ -45,6 +45,8 @@ class Stats:
     replaces: Mapping[str, int] = field(default_factory=dict)  # failure code -> rows of earlier shards made again here
     replaced_members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of these rows, as in `members`
     duration: float = 0.0  # seconds for which the shard was open, retries included; 0 if unknown
+    process: ProcessCost = field(default_factory=ProcessCost)
+    robots: RobotsCost = field(default_factory=RobotsCost)
 
     @property
     def has_times(self) -> bool:
@@ -88,6 +90,12 @@ class Stats:
                 replaces=replaces_in(found),
                 replaced_members=members_in(found, "replaced_members"),
                 duration=float(found.get("duration") or 0),
+                process=ProcessCost.from_json(found),
+                robots=RobotsCost(
+                    count(found.get("robots_files") or 0, "robots_files"),
+                    seconds=float(found.get("robots_seconds") or 0),
+                    delays={str(host): float(seconds) for host, seconds in (found.get("robots_delays") or {}).items()},
+                ),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)) from error

@@ -20,7 +20,6 @@ from any2ds.config.options import OutputOptions
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, ShardReport
-from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
 from any2ds.dataset import shards, tfds
 from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable
@@ -32,7 +31,7 @@ _CLOSE_TIMEOUT = 5.0  # seconds that a run which was broken off may take for it 
 
 
 class ShardListFile:
-    """A context around a run, inside of the lock. `begin` gets every job, `on_shard` each that is finished.
+    """A context around a run, inside of the lock. `begin` is called before each job, `on_shard` with each shard made.
 
     Nothing is written if no job was begun and the files are up to date. A file that cannot be written is logged, and
     fails nothing.
@@ -59,7 +58,7 @@ class ShardListFile:
             last.start()
             last.join(_CLOSE_TIMEOUT)
 
-    def begin(self, job: ShardJob) -> None:
+    def begin(self) -> None:
         """Mark the list as open before the first shard is made."""
         if not self._has_begun:
             self._has_begun = True
@@ -74,13 +73,6 @@ class ShardListFile:
 
     def on_shard(self, event: ShardReport) -> None:
         self._new[event.shard_id] = ShardEntry.of(event)
-
-    def stored_exts(self) -> Mapping[str, int] | None:
-        """Extension -> files in all finished shards; None if they cannot be read."""
-        table = None
-        with self._logging_errors():
-            table = self._now()
-        return None if table is None else table.totals.exts
 
     def write(self) -> None:
         """Write the files, unless they are up to date."""

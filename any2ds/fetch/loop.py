@@ -45,7 +45,7 @@ class Loop:
         self, options: FetchOptions, schedule: Schedule, transport: Transport, buffer: Buffer, feeder: Feeder
     ) -> None:
         self._schedule, self._transport, self._buffer, self._feeder = schedule, transport, buffer, feeder
-        self._clock = self.new_clock()
+        self._clock = Clock()
         now = self._clock.now()
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
@@ -55,10 +55,6 @@ class Loop:
         self._slots, self._spare = schedule.slots, schedule.spare  # with enough open files
         self._meter = Meter()
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
-
-    def new_clock(self) -> Clock:
-        """Its time, which a simulation turns itself."""
-        return Clock()
 
     def run(self) -> Iterator[list[Fetched]]:
         schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder

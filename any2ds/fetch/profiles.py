@@ -11,8 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from any2ds.config.options import FetchOptions
-from any2ds.core.cookies import CookieJar
-from any2ds.core.errors import OptionError
 from any2ds.fetch.policy.hosts import UNLIMITED, HostPolicy
 from any2ds.fetch.policy.robots import Policy
 from any2ds.fetch.policy.rules import product_of
@@ -29,12 +27,11 @@ class Profile:
 
     options: FetchOptions
     policy: HostPolicy
-    jar: CookieJar | None  # of `options.cookies`
     has_own_headers: bool = False  # `headers` are meant for these very hosts
 
 
 class Profiles:
-    """Raises OptionError if a cookie file cannot be read (any more).
+    """The options of each host.
 
     Limits of hosts are for all `machines` together: each has its part, but at least one transfer at a time.
     """
@@ -42,11 +39,7 @@ class Profiles:
     def __init__(self, options: FetchOptions, machines: int = 1) -> None:
         self._machines = machines
         self._overrides = options.hosts or {}
-        self._jars: dict[str, CookieJar] = {}
         self._made: dict[tuple[str, ...], Profile] = {}
-        for values in (dict[str, Any](cookies=options.cookies), *self._overrides.values()):
-            if path := values.get("cookies"):
-                self._jars[path] = self._jars.get(path) or _read(path)
         self._options = options
         self.default = self._made[()] = self._make(())
         self.differ = bool(self._overrides)  # if not, `default` is all there is
@@ -123,8 +116,7 @@ class Profiles:
         if options.max_per_host >= UNLIMITED:
             at_once = UNLIMITED
         policy = HostPolicy(at_once, delay, options.max_retry_after)
-        jar = self._jars[options.cookies] if options.cookies else None
-        return Profile(options, policy, jar, "headers" in own)
+        return Profile(options, policy, "headers" in own)
 
 
 def _origin(url: str) -> str:
@@ -147,10 +139,3 @@ def _canonical(host: str) -> str:
 def _port_of(pattern: str) -> str:
     """ "" if it names none."""
     return pattern.rpartition("]")[2].partition(":")[2]
-
-
-def _read(path: str) -> CookieJar:
-    try:
-        return CookieJar.read(path)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"cookies={path!r} cannot be read: {error}") from error

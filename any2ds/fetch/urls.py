@@ -60,6 +60,14 @@ def normalize(url: str | None) -> str | Failure:
     return href if _NO_HOST.match(href) is None else Failure("fetch", "bad_url", "not a valid host name")
 
 
+def as_referer(value: object) -> str | None:
+    """The value of a Referer header for the page at a URL: without credentials and fragment (RFC 9110, 10.1.3)."""
+    url = normalize(value.partition("#")[0]) if isinstance(value, str) else None
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        return None
+    return re.sub(r"//[^/?#]*@", "//", url, count=1)
+
+
 def scheme_of(url: str) -> str:
     """The scheme of a URL that has been normalised."""
     return url[: url.index(":")]

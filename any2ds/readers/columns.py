@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,52 +15,72 @@ from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError, ReadError
 from any2ds.core.members import URL, Members, column, columns_of
-from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
+from any2ds.core.metadata import EXPECTED_HASH, HASHES, RENAMED, reserved_columns
 from any2ds.readers.bad_rows import misfit
 from any2ds.readers.casts import cast_each, decoded, is_view, storable
 from any2ds.readers.contract import Columns
+from any2ds.readers.formats._paths import path_to_text
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_line, to_text
+from any2ds.readers.paths import EACH, NUMBER, list_of
+
+ALL = "*"
 
 _WORDS_FOR_URLS = {"url", "urls", "uri", "link", "links", "href", "src"}
 _LONGEST_NAME = 100  # characters of the name of a column that is worth to be repeated
 
 
-def wanted_columns(options: InputOptions, hash_cols: Mapping[str, str], hashes: Collection[str]) -> dict[str, str]:
-    """Maps each column of the dataset to its name in the list; `hash_cols` are those of hashes that are expected.
+def wanted_columns(
+    options: InputOptions, hash_cols: Mapping[str, str], hashes: Collection[str], existing: Sequence[str] = ()
+) -> dict[str, str]:
+    """Maps each column of the dataset to its name in the list, or to the path of its values; `hash_cols` are those of
+    hashes that are expected, `existing` the columns of the list that `*` stands for.
 
-    Raises OptionError for a reserved name.
+    An additional column whose name any2ds writes itself is called `list_width`, say. Raises OptionError for other
+    names that cannot be, and for paths through several lists.
     """
     reserved = reserved_columns(hashes)
     members = columns_of(options.url_col)
     wanted = {"url": next(iter(members.values()), options.url_col)}
     wanted |= {column(member, URL): source for member, source in members.items()}
-    own = tuple(wanted)[1:]
     of_members = {column(member, name) for member in members for name in reserved_columns(HASHES)}
     if clash := sorted(of_members & reserved):
         raise OptionError(f"url_col: any2ds writes a column {clash[0]!r} itself: give the member another name")
-    reserved |= of_members
+    reserved |= {*of_members, "caption"}
     if options.caption_col is not None:
         wanted["caption"] = options.caption_col
     elif "caption" in (options.save_additional_columns or ()):
         raise OptionError(
-            "a column 'caption' is what caption_col is for: caption_col=caption, or rename it in the list"
+            "a column 'caption' is what caption_col is for: caption_col=caption, or give it another name:"
+            " save_additional_columns=caption:text"
         )
     wanted |= hash_cols
-    sources = {source: name for name, source in hash_cols.items()}
-    for name in options.save_additional_columns or ():
-        if name in sources and name in reserved:
-            raise OptionError(
-                f"save_additional_columns: any2ds writes a column {name!r} itself; leave it out, what is in the list is"
-                f" carried as {sources[name]!r}"
-            )
-        if name in own and wanted[name] == name:  # carried as the URLs of a member
-            continue
-        source = wanted.setdefault(name, name)
-        if source != name:
-            raise OptionError(f"save_additional_columns: {name!r} is what {source!r} becomes in the dataset")
-        if name in reserved:
-            raise OptionError(f"save_additional_columns: any2ds writes a column {name!r} itself; rename it in the list")
+    if (each := list_of(wanted["url"])) is not None:
+        wanted[f"{each.replace('.', '_')}_index"] = each + NUMBER
+    reserved |= wanted.keys()
+    for given in _additional(options.save_additional_columns or (), existing, wanted):
+        source, _, name = ("", "", given) if given in existing else given.rpartition(":")
+        if not source:
+            source = name
+            if wanted.get(name) == name:  # carried already
+                continue
+            if name in reserved:
+                name = RENAMED + name
+        if name in reserved or name in wanted:
+            raise OptionError(f"save_additional_columns: {given!r}: any2ds writes a column {name!r} itself, or another")
+        wanted[name] = source
+    if lists := {list_of(source) for source in wanted.values()} - {each, None}:
+        raise OptionError(f"{lists.pop()}{EACH}: rows can be the elements of one list only, that of url_col")
     return wanted
+
+
+def _additional(names: Sequence[str], existing: Sequence[str], wanted: Mapping[str, str]) -> Iterator[str]:
+    """`names`, with the columns of the list that are not wanted yet in the place of `*`."""
+    named = {*wanted.values(), *names, *(name.rpartition(":")[0] for name in names)}
+    for name in names:
+        if name == ALL:
+            yield from (column for column in dict.fromkeys(existing) if column not in named)
+        else:
+            yield name
 
 
 def hash_sources(check: HashCheck | HashChecks | None, members: Members | None) -> dict[str, str]:
@@ -106,7 +126,7 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
             type = type.value_type
         is_text = is_expected_hash(name, source, columns) or name in texts
         if is_text and pa.types.is_nested(type):
-            raise InputError(f"the column {source!r} holds {type}, not text")
+            raise InputError(f"the column {source!r} holds {type}, not text{_nested_advice(name, source, type)}")
         field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else storable(type))
         try:
             _store_nothing(pa.schema([field]))
@@ -117,6 +137,16 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
             ) from error
         fields.append(field)
     return pa.schema(fields)
+
+
+def _nested_advice(name: str, source: str, type: pa.DataType) -> str:
+    """Which option reads the texts in a nested column, for the end of a message."""
+    path = path_to_text(source, type)
+    if name == "caption":
+        path = path.replace(EACH, "[0]")
+        also = f"; --save_additional_columns={source} keeps all" if "[0]" in path else ""
+        return f": {flag('caption_col', path)} takes the first{also}" if path else ""
+    return f": {flag('url_col', path)} reads those in it" if path and name == "url" else ""
 
 
 def _store_nothing(schema: pa.Schema) -> None:

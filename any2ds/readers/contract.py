@@ -11,7 +11,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The wanted columns of a url list, by their names in it."""
+    """The wanted columns of a url list, by their names in it, or as paths to values in nested ones."""
 
     url: str
     caption: str | None = None

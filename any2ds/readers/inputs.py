@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import io
 import os
+import re
 import shutil
 import stat
 import sys
@@ -16,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -26,14 +28,18 @@ from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionEr
 from any2ds.readers import compressed
 from any2ds.readers.contract import AS_USUAL, Columns, Form
 from any2ds.readers.formats._objects import Group, object_batches
+from any2ds.readers.formats._paths import flat_batches, names_with_paths
 from any2ds.readers.formats._repair import without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, is_text_or_binary, names_to_read, one_line, sliced
+from any2ds.readers.paths import list_of
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import lists
 from any2ds.storage.lists import InputFile
 from any2ds.storage.stores import Stores
 
 STDIN = "-"
+_PARTITION = re.compile(r"[A-Za-z_][\w.-]*=.*")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _OPENED_AT_ONCE = 8  # files whose row groups are looked up
 
 Batches = Generator[pa.RecordBatch, None, None]
@@ -104,11 +110,18 @@ class File:
             return error.format and ".".join(filter(None, (error.format, self.compression)))
         return None if self.compression else f"{self.format}{error.format}"  # it is compressed twice
 
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """The values that stand in the names of its folders, as Hive writes them: `lang=en/part-0.parquet`."""
+        found = [part.partition("=") for part in self.name.split("/")[:-1] if _PARTITION.fullmatch(part)]
+        return {name: None if value == _NO_VALUE else unquote(value) for name, _, value in found}
+
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         reader = self.reader()
+        in_file = self._without_partitions(columns)
         with ExitStack() as opened:
             source = self._open(opened, reader.seekable) if self.part is None else self.part.open()
-            for batch in reader.batches(self.content(source, opened, reader.seekable), columns, schema):
+            for batch in reader.batches(self.content(source, opened, reader.seekable), in_file, schema):
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.names = getattr(reader, "names", ())
                 self.extent.replaced = getattr(reader, "replaced", None)
@@ -117,7 +130,18 @@ class File:
                 self.extent.given += batch.num_rows
                 if self.file is not None and not source.closed:  # by a decompressor at its end
                     self.extent.bytes = source.tell()
-                yield batch
+                yield self.with_partitions(batch, columns)
+
+    def _without_partitions(self, columns: Columns) -> Columns:
+        others = tuple(name for name in columns.others if name not in self.partitions)
+        return columns if others == columns.others else replace(columns, others=others)
+
+    def with_partitions(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+        """The rows of the file with the wanted columns that its folders give."""
+        for name, value in self.partitions.items():
+            if name in columns.others:
+                batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
+        return batch
 
     @property
     def has_row_groups(self) -> bool:
@@ -126,7 +150,8 @@ class File:
 
     def row_groups(self, opened: ExitStack, columns: Columns, schema: pa.Schema | None) -> Any:
         """The reader's row groups; the file is closed with `opened`."""
-        return self.reader().row_groups(self.content(self._open(opened, True), opened, True), columns, schema)
+        content = self.content(self._open(opened, True), opened, True)
+        return self.reader().row_groups(content, self._without_partitions(columns), schema)
 
     def reader(self) -> Any:
         return plugins.load("readers", self.format)(self.form)
@@ -217,7 +242,7 @@ class OpenRowGroups:
     def _batches(self, group: RowGroup) -> Batches:
         for batch in self._open[group.file][1].batches(group.number):
             self._files[group.file].extent.given += batch.num_rows
-            yield batch
+            yield self._files[group.file].with_partitions(batch, self._columns)
 
     def close(self) -> None:
         for opened, _ in self._open.values():
@@ -305,6 +330,8 @@ def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         extent.names = keys
+        if list_of(columns.url) is not None:
+            extent.rows = None
         yield from object_batches(groups(), columns, schema, "row", keys)
 
     return Given("a list of dicts", batches, extent)
@@ -315,12 +342,14 @@ def _of_arrow(stream: Any, rows: int | None) -> Given:
     extent = Extent(rows)
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
+        if list_of(columns.url) is not None:
+            extent.rows = None
         try:
             with pa.RecordBatchReader.from_stream(stream) as reader:
                 extent.names = reader.schema.names
-                names = names_to_read(columns, reader.schema.names, None)
-                for batch in reader:
-                    yield from sliced(batch.select(names))
+                names = names_to_read(columns, names_with_paths(reader.schema, columns.names), None)
+                for batch in flat_batches(reader, names, list_of(columns.url), BATCH_BYTES):
+                    yield from sliced(batch)
         except (pa.ArrowException, OSError) as error:
             raise ReadError("", one_line(error)) from error
 

@@ -17,6 +17,7 @@ from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongForma
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.casts import cast_each, decoded
 from any2ds.readers.contract import Columns
+from any2ds.readers.formats._paths import names_with_paths
 from any2ds.readers.formats._text import is_text_or_binary, one_line
 from any2ds.readers.inputs import File
 from any2ds.storage.stores import is_local
@@ -99,7 +100,8 @@ def _of_parquet(file: File, head: bytes, columns: Columns) -> _Fault | pa.Schema
         if isinstance(error, (pa.ArrowException, EOFError)) or (isinstance(error, OSError) and error.errno is None):
             return _Fault(file, f"this Parquet file is cut off or damaged: {one_line(error)}")
         return None  # an error of a file system, which is told when the file is read
-    missing = [name for name in columns.required if name not in schema.names]
+    existing = names_with_paths(schema, columns.required)
+    missing = [name for name in columns.required if name not in existing]
     return _no_column(file, missing, schema.names) if missing else schema
 
 

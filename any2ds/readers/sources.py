@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,12 +16,13 @@ from any2ds.config import presets
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import Config, InputOptions
 from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
-from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
+from any2ds.core.errors import InputError, MissingColumns, OptionError, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
-from any2ds.core.metadata import HASHES
+from any2ds.core.metadata import HASHES, RENAMED
 from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
 from any2ds.readers.columns import (
+    ALL,
     cast_rows,
     check_types,
     hash_sources,
@@ -32,6 +34,7 @@ from any2ds.readers.contract import Columns
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.paths import list_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.readers.urls import TEMPLATE, UrlRules, has_references
 from any2ds.storage.lists import InputFile, stamps
@@ -79,11 +82,12 @@ class Source:
     ) -> None:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
-        self._from = wanted_columns(options, hash_cols, hashes)
         self._urls = UrlRules.of(options)
+        self._inputs = self._found_inputs(options, stores or Stores())
+        existing = self._columns_of_list(options) if ALL in (options.save_additional_columns or ()) else ()
+        self._from = wanted_columns(options, hash_cols, hashes, existing)
         if self._urls.columns:
             self._from["url"] = self._urls.columns[0]  # until rows are read
-        self._inputs = self._found_inputs(options, stores or Stores())
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
             is_txt = all(isinstance(part, File) for part in self._inputs)
@@ -142,6 +146,19 @@ class Source:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
+
+    def _columns_of_list(self, options: InputOptions) -> tuple[str, ...]:
+        """The names of all columns of the first input, and of the folders of its partitions; none of a txt."""
+        part = self._inputs[0]
+        if part.is_used_up:
+            raise OptionError(f"save_additional_columns: {ALL!r} takes a list that can be read twice: name the columns")
+        if part.has_only_urls:
+            return ()
+        url = (*self._urls.columns, *columns_of(options.url_col).values(), options.url_col)[0]
+        fresh = dataclasses.replace(part, extent=Extent()) if isinstance(part, File) else part
+        with contextlib.suppress(InputError, ReadError), closing(fresh.batches(Columns(url), None)) as batches:
+            next(batches, None)  # what is wrong with it is told when its rows are read
+        return (*fresh.extent.names, *(fresh.partitions if isinstance(fresh, File) else ()))
 
     def _check_first_rows(self, first: pa.RecordBatch) -> None:
         """Raises InputError if none of the first rows has a URL, or if the lines of a txt have several columns."""
@@ -223,11 +240,6 @@ class Source:
         return [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
 
     @property
-    def given(self) -> list[str]:
-        """The files, folders and globs by which its files were found."""
-        return sorted({part.given for part in self._inputs if isinstance(part, File) and part.given})
-
-    @property
     def rows(self) -> int | None:
         """The number of rows, or None if it is not known yet; with a limit no more than that, and that if it is not
         known. Thread-safe."""
@@ -240,7 +252,9 @@ class Source:
     @property
     def has_row_groups(self) -> bool:
         """Whether its rows can be read in any order."""
-        return all(isinstance(part, File) and part.has_row_groups for part in self._inputs)
+        return list_of(self._columns.url) is None and all(
+            isinstance(part, File) and part.has_row_groups for part in self._inputs
+        )
 
     def share_of(self, rows: int) -> float | None:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
@@ -263,6 +277,9 @@ class Source:
                 found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
         if self.first_rows is not None and has_references(self.first_rows["url"], least=0.02):
             found.append("many URLs of the list have &amp; or the like in them: --unescape_html makes these characters")
+        for name, source in self._from.items():
+            if name == RENAMED + source:
+                found.append(f"the list's column {source!r} is stored as {name!r}: any2ds writes a {source!r} itself")
         if self.ignored_columns:
             columns = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {columns}")
@@ -309,8 +326,8 @@ class Source:
         yield from self._rows
 
     def _shuffled(self, seed: int, ends: bool) -> Batches:
-        files = [part for part in self._inputs if isinstance(part, File) and part.has_row_groups]
-        if len(files) == len(self._inputs):
+        if self.has_row_groups:
+            files = [part for part in self._inputs if isinstance(part, File)]
             self._rows.close()
             self.first_rows, self._rows = None, self._by_row_groups(files, seed, ends)
             yield from self._rows

@@ -49,13 +49,13 @@ from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import tfds
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
-from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.own_code import is_own, signature
 from any2ds.dataset.places import data_dir as default_data_dir
 from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
-from any2ds.dataset.run_file import begin_segment
+from any2ds.dataset.run_file import begin_segment, read_manifest
 from any2ds.dataset.shard_list_file import rebuild
 from any2ds.distributors._contract import Worker
+from any2ds.loading.files import cache_folder
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
 from any2ds.recipes.info import Info
@@ -357,11 +357,10 @@ class RecipeBuild:
         names = [name for name in final.names() if name != layout.STATE_FOLDER]
         if not names:
             return
-        content = final.read(layout.RUN_FILE)
-        if content is None:
+        before = read_manifest(final)
+        if before is None:
             raise OutputError(f"{final.url!r} holds {names[0]}, which no recipe has made: move that away")
-        own, new = ShardNames.of(Manifest.parse(content).options), ShardNames.of(self.config.to_options())
-        refuse_users_files(final, names, own, new)
+        refuse_users_files(final, names, before, self.config.to_options(), layout.finished_shards(names))
 
     def _begin(self, output: OutputFolder, state: str) -> None:
         """Make the folder ready: what lies in it of another build is removed."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.config import presets
-from any2ds.config.command_line import flag
 from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import InputOptions, OutputOptions
 from any2ds.core.errors import OutputError, printable
@@ -19,7 +16,6 @@ from any2ds.core.manifest import Manifest
 from any2ds.core.metadata import without_credentials
 from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut
-from any2ds.run.place import ShardRows
 from any2ds.storage.folders import OutputFolder
 
 DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
@@ -29,13 +25,25 @@ _MOST_SHOWN = 300  # characters of a URL
 _STEPS_OF_ONE_OPTION = ("archive", "text")
 
 
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """What the statistics of a finished shard say of its rows: there may be millions of shards."""
+
+    count: int
+    urls_sha256: str
+
+
 def changed_options(before: Manifest, now: Manifest) -> list[str]:
     """The options, steps and columns that decide about shards and differ now, as text."""
-    if options := _changed(before, now):  # steps and columns follow from them
-        return [f"{name} was {was!r}, now {value!r}" for name, (was, value) in options.items()]
+    were, are = before.options, now.options
+    names = [name for name in are if not _fit_together(name, were.get(name), are[name])]
+    if "preset" in names:  # other options follow from it
+        names = ["preset"]
+    if names:  # steps and columns follow from options
+        return [f"{name} was {were.get(name)!r}, now {are[name]!r}" for name in names]
     changed = []
-    if (were := _steps_of(before)) != (are := _steps_of(now)):
-        changed.append(f"its files went through {were}, and would now go through {are}")
+    if (steps := _steps_of(before)) != (steps_now := _steps_of(now)):
+        changed.append(f"its files went through {steps}, and would now go through {steps_now}")
     for name in {**before.columns, **now.columns}:
         was, became = before.columns.get(name), now.columns.get(name)
         if was != became:
@@ -43,41 +51,9 @@ def changed_options(before: Manifest, now: Manifest) -> list[str]:
     return changed
 
 
-def way_back(before: Manifest, now: Manifest) -> str:
-    """How to give the options of the dataset: `with --file_ext=jpg, without --preset, --dedupe`; empty if none differs.
-
-    An option that had its default value is left out: given with it, it may need others, and would be refused.
-    """
-    changed, defaults = _changed(before, now), _defaults(before.options.get("preset"))
-    kept = {name: was for name, (was, _) in changed.items() if was not in (None, [], defaults[name])}
-    given = " ".join(flag(name, was) for name, was in kept.items())
-    left_out = ", ".join(f"--{name}" for name in changed if name not in kept)
-    return ", ".join([f"with {given}"] * bool(given) + [f"without {left_out}"] * bool(left_out))
-
-
-def _changed(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
-    """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
-    # A dataset from before an option was added was made with what is its default now.
-    recorded = {**_defaults(None), **before.options}
-    options = {
-        name: (recorded[name], value)
-        for name, value in now.options.items()
-        if not _are_alike(name, recorded[name], value)
-    }
-    return {"preset": options["preset"]} if "preset" in options else options
-
-
-def _defaults(preset: str | None) -> dict[str, Any]:
-    """The defaults of the deciding options, as `.any2ds/run` has them, with those of a preset."""
-    own = {field.name: field.default for group in DECIDING_GROUPS for field in fields(group)}
-    part = presets.find(preset)
-    defaults = {**own, **(part.defaults if part else {})}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
-
-
-def _are_alike(name: str, before: Any, now: Any) -> bool:
+def _fit_together(name: str, before: object, now: object) -> bool:
     """Whether shards made with either value of an option may be in one dataset."""
-    return bool(before == now or name == "row_group_bytes" or (name == "dedupe" and "run" not in (before, now)))
+    return before == now or name == "row_group_bytes" or (name == "dedupe" and "run" not in (before, now))
 
 
 def _steps_of(manifest: Manifest) -> str:
@@ -87,32 +63,23 @@ def _steps_of(manifest: Manifest) -> str:
 
 def another_list(output: OutputFolder, text: str, is_shuffled: bool) -> OutputError:
     """The error for a list that differs from that of the dataset as `text` says."""
-    anew = "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
-    if is_shuffled:
-        return OutputError(
-            f"{output.url!r} is made from another url list: {text}. A shuffled list that has grown or changed comes in "
-            "another order. Nothing was changed. Go on with the list as it was, and put new rows into a list of their "
-            f"own with --incremental_mode=extend; or {anew}"
-        )
+    order = " A shuffled list that has grown or changed comes in another order." if is_shuffled else ""
     return OutputError(
-        f"{output.url!r} is made from another url list: {text}. Nothing was changed. Go on with the list as it was; "
-        "or --incremental_mode=extend puts this one, or new rows as a list of their own, behind the shards that are "
-        f"there, {anew}"
+        f"{output.url!r} is made from another url list: {text}.{order} Nothing was changed. Go on with the list as it "
+        "was; --incremental_mode=extend puts new rows, as a list of their own, behind the shards that are there, "
+        "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
     )
 
 
 def read_stats(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> Iterator[tuple[int, Stats | None]]:
     """Each shard with its statistics, which are None if they cannot be read."""
     names = {layout.stats_name(shard_id): shard_id for shard_id in sorted(shards)}
-    return ((names[name], _parsed(content)) for name, content in output.read_many(list(names)))
-
-
-def _parsed(content: bytes | None) -> Stats | None:
-    try:
-        stats = Stats.parse(content or b"")
-    except ValueError:
-        return None
-    return stats if stats.count and stats.urls_sha256 else None
+    for name, content in output.read_many(list(names)):
+        try:
+            stats = Stats.parse(content or b"")
+        except ValueError:
+            stats = Stats()
+        yield names[name], stats if stats.count and stats.urls_sha256 else None
 
 
 def difference(output: OutputFolder, layout: Layout, cut: Cut, made: ShardRows) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
+from any2ds.core.metrics import HostLoad, Wait, WorkerMetrics
 from any2ds.core.text import rows, size
 
 _LEAST = 2.0  # seconds, of all workers together; less says nothing yet
@@ -19,6 +19,7 @@ _BUSY = 0.7  # of the time, from which on nothing else can be the limit
 _ALL_CORES = 0.9  # of them
 _STARVED = 0.6  # of the busy time: with less of it on a processor, other programs have that
 _OUTAGE = 0.3  # of the time
+_LONGEST = 60  # characters of the name of a host, and of what it said
 
 _MESSAGES = {
     "cpu": "CPU: each process is busy {time}, on one core ({busy}): raise --processes_count",
@@ -56,8 +57,8 @@ def verdict(
     hosts: Sequence[HostLoad] = (),
     is_list_read: bool = False,
     can_shuffle: bool = False,
-) -> Verdict | None:
-    """What limits now; None if there is too little to say.
+) -> tuple[str, str] | None:
+    """What limits now, and the message for a person; None if there is too little to say.
 
     `metrics` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
     with `is_list_read` the workers have all rows of the list; `can_shuffle` if they come in its order.
@@ -82,10 +83,14 @@ def verdict(
         window=round(load.window),
         in_flight=round(load.in_flight),
         rate=f"{size(load.received)}/s",
-        worst_host=f", most for {hosts[0].name} ({rows(hosts[0].waiting)}: {hosts[0].why})" if hosts else "",
+        worst_host=f", most for {_named(hosts[0])}" if hosts else "",
     )
     is_thread_count = limit == "answers" and not load.adapts
-    return Verdict("nothing" if is_thread_count else limit, message)
+    return "nothing" if is_thread_count else limit, message
+
+
+def _named(host: HostLoad) -> str:
+    return f"{host.name[:_LONGEST]} ({rows(host.waiting)}: {host.why[:_LONGEST]})"
 
 
 class _Load:

@@ -33,7 +33,7 @@ from any2ds.run.session import (
     refuse_clashes,
     run_info,
 )
-from any2ds.run.user_files import refuse_lists_in_the_way
+from any2ds.run.user_files import ShardNames, refuse_lists
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import RunLock
 from any2ds.storage.lock.run_lock import locked
@@ -77,14 +77,14 @@ def make_dataset(
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config, config.to_options())
-        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
+        info = replace(info, member="" if rank.is_alone else rank.name, left_out=source.left_out)
         check_private(output, config.run)
         making = DatasetRun(config, output, distributor, info, new_fetcher, tuple(more))
 
         def new_plan() -> ShardPlan:
             return ShardPlan(config, source, output, prepare(config, source, output))
 
-        return making.make(new_plan) if rank is None else making.make_share(rank, new_plan)
+        return making.make(new_plan) if rank.is_alone else making.make_share(rank, new_plan)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     try:
         refuse_clashes(config, steps, source.schema.names)
         check_user_steps(config)
-        refuse_lists_in_the_way(config, output, source)
+        refuse_lists(output, source.input_files, ShardNames.of(config.to_options()))
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it
@@ -126,7 +126,7 @@ class DatasetRun:
         ):
             plan = new_plan()
             shard_list.finished_before = plan.finished
-            info = replace(self.info, finished=plan.finished, stored_exts=shard_list.stored_exts)
+            info = replace(self.info, finished=plan.finished)
             last_report.total = self._run(info, plan, lock, self._worker(lock), shard_list)
         return last_report.total
 
@@ -162,7 +162,6 @@ class DatasetRun:
         shard_list: ShardListFile | None = None,
     ) -> RunReport:
         running = self.config.run
-        begin, on_shard = (shard_list.begin, shard_list.on_shard) if shard_list is not None else (None, None)
-        watching = Reporters(self.config.watch, info, running.quiet, self.more, on_shard)
-        ledger = Ledger(plan, lock, running.max_shard_retry, begin)
+        watching = Reporters(self.config.watch, info, running.quiet, self.more)
+        ledger = Ledger(plan, lock, running.max_shard_retry, shard_list)
         return run(worker, self.distributor, watching, ledger, running.grace)

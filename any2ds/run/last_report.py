@@ -43,9 +43,9 @@ class LastReport(AbstractContextManager["LastReport", None]):
 def _write(run: RunInfo, total: RunReport) -> None:
     """Write the report. What prevents that is logged, and nothing fails: the dataset itself is complete."""
     # Not before: templates take longer to import than a run needs for its first files.
-    from any2ds.dataset.report.report import page, put
     from any2ds.dataset.shard_sample import ShardSample
-    from any2ds.dataset.summary import LastRun
+    from any2ds.describe.report.report import page, put
+    from any2ds.describe.summary import LastRun
 
     name = layout.report_file(run.made is not None and run.made.preset is not None)
     try:

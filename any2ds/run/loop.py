@@ -36,7 +36,7 @@ def run(worker: Worker, distributor: Distributor, reporter: Reporters, ledger: L
 
         try:
             reporter.on_start(finished)
-            with reporter.watching(monitor):
+            with reporter.watching(monitor.progress):
                 for jobs in ledger.passes():
                     events: Any = distributor.map(worker, jobs)
                     with closing(events):

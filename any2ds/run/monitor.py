@@ -1,4 +1,4 @@
-"""Adds up the events of workers into a Snapshot, so that all reporters see the same numbers."""
+"""Adds up the events of workers into the figures of `progress`, so that all reporters see the same numbers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import HostLoad, Snapshot, WorkerMetrics
+from any2ds.core.metrics import HostLoad, WorkerMetrics
 from any2ds.core.processes import resources
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
+from any2ds.run.reporters._contract import Facts
+from any2ds.run.reporters._facts import counts
 
-_RATE_WINDOW = (
-    10.0  # seconds over which rates, latencies and the verdict are taken; a worker silent for as long is gone
-)
-_PACE_WINDOW = 120.0  # the same for the time left, and for all rates while only finished shards report
+_RATE_WINDOW = 10.0  # seconds of rates, latencies and the verdict; a worker that is silent for as long is gone
+_PACE_WINDOW = 120.0  # seconds of the pace for the time left, and of all rates while only finished shards report
 _STEP = 0.25  # seconds between two totals that are kept
 _MOST_HOSTS = 5  # named
 
@@ -58,27 +58,6 @@ class Totals(NamedTuple):
     received: int = 0  # bytes
 
 
-class _History:
-    """The totals of the last two minutes."""
-
-    def __init__(self, first: Totals) -> None:
-        self._kept = deque([first])
-
-    def add(self, now: Totals) -> None:
-        if not (now.rows or now.received):  # imports and first connections say nothing about the speed
-            self._kept = deque([now])
-        elif now.at - self._kept[-1].at >= _STEP:
-            self._kept.append(now)
-        while len(self._kept) > 1 and now.at - self._kept[1].at >= _PACE_WINDOW:
-            self._kept.popleft()
-
-    def rates(self, now: Totals, window: float) -> tuple[float, ...]:
-        """Rows, successes, attempts and bytes per second over the last `window` seconds, or since anything happened."""
-        before = max((each for each in self._kept if now.at - each.at >= window), default=self._kept[0])
-        seconds = max(1e-3, now.at - before.at)
-        return tuple((new - old) / seconds for new, old in zip(now[1:], before[1:], strict=True))
-
-
 @dataclass(slots=True)
 class _Tally:
     """Rows by outcome, and what only grows."""
@@ -100,7 +79,7 @@ class _Tally:
 
 
 class Monitor:
-    """Takes events in one thread and snapshots in any.
+    """Takes events in one thread and tells the progress in any.
 
     `open_shards` returns how many shards workers have been given, and not reported; `memory` that of this process.
     """
@@ -120,7 +99,7 @@ class Monitor:
         self._live, self._finished = _Tally(), _Tally()  # of Progress; of finished shards, where that is all there is
         self._before, self._shards_done, self._shards_failed = finished_shards, 0, 0
         self._recent: deque[tuple[float, WorkerMetrics]] = deque()  # and when they came
-        self._history = _History(Totals(self._started))
+        self._history = deque([Totals(self._started)])  # of the last two minutes
 
     def take(self, event: Event) -> None:
         with self._lock:
@@ -135,12 +114,17 @@ class Monitor:
             elif isinstance(event, ShardError):
                 self._shards_failed += not event.again
 
-    def snapshot(self) -> Snapshot:
+    def progress(self) -> Facts:
+        """The figures of `progress` in docs/watching.md; None for what is unknown.
+
+        Rates are over the last seconds, totals over the run so far, gauges over all workers.
+        """
         memory = self._memory()
         with self._lock:
-            return self._snapshot(self._clock(), memory)
+            facts = self._figures(self._clock(), memory)
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in facts.items()}
 
-    def _snapshot(self, now: float, memory: int) -> Snapshot:
+    def _figures(self, now: float, memory: int) -> Facts:
         while self._recent and now - self._recent[0][0] > _RATE_WINDOW:
             self._recent.popleft()
         recent = [metrics for _, metrics in self._recent]
@@ -149,47 +133,67 @@ class Monitor:
         received = max(self._live.received, tally.received, tally.bytes)
         attempts = max(self._live.attempts, self._finished.attempts)
         totals = Totals(now, tally.rows, tally.successes, attempts, received)
-        self._history.add(totals)
-        pace, *_ = self._history.rates(totals, _PACE_WINDOW)
-        is_live = self._live.rows or recent
-        rates = self._history.rates(totals, _RATE_WINDOW if is_live else _PACE_WINDOW)
+        self._remember(totals)
+        pace, *_ = self._rates(totals, _PACE_WINDOW)
+        rates = self._rates(totals, _RATE_WINDOW if self._live.rows or recent else _PACE_WINDOW)
         latencies = Histogram()
         for metrics in recent:
             latencies.update(metrics.latencies)
         outlook, hosts = self._outlook(), _worst_hosts(workers.values())
         slowest = max((each.remaining for each in workers.values()), default=0.0)
-        share, eta = _progress(outlook.expected, max(0, tally.outcomes.total()), pace, slowest)
-        is_counted = resources.name() in workers  # a worker in this process
-        return Snapshot(
-            seconds=now - self._started,
-            outcomes={code: count for code, count in tally.outcomes.most_common() if count > 0},
-            bytes=max(0, tally.bytes),
-            received=received,
-            attempts=attempts,
-            rows_per_second=rates[0],
-            successes_per_second=rates[1],
-            attempts_per_second=rates[2],
-            bytes_per_second=rates[3],
-            latency_p50=latencies.quantile(0.5),
-            latency_p95=latencies.quantile(0.95),
-            in_flight=sum(each.in_flight for each in workers.values()),
-            window=sum(each.window for each in workers.values()),
-            queued=sum(each.queued for each in workers.values()),
-            workers=len(workers),
-            memory=(0 if is_counted else memory) + sum(each.memory for each in workers.values()),
-            shards_open=self._open_shards(),
-            shards_done=self._shards_done,
-            shards_failed=self._shards_failed,
-            shards_before=self._before,
-            hosts=hosts,
-            total_rows=None if outlook.rows is None else round(outlook.expected or 0),
-            share=share,
-            eta=None if self.is_stopping else eta,
-            verdict=None if self.is_stopping else verdict(recent, hosts, outlook.is_read, outlook.can_shuffle),
-        )
+        share, eta = _share_and_time_left(outlook.expected, max(0, tally.outcomes.total()), pace, slowest)
+        limit = None if self.is_stopping else verdict(recent, hosts, outlook.is_read, outlook.can_shuffle)
+        has_worker = resources.name() in workers  # in this process, whose memory it has counted
+        outcomes = {code: count for code, count in tally.outcomes.most_common() if count > 0}
+        return {
+            "seconds": now - self._started,
+            **counts(outcomes),
+            "outcomes": outcomes,
+            "bytes": max(0, tally.bytes),
+            "received": received,
+            "attempts": attempts,
+            "rows_per_second": rates[0],
+            "successes_per_second": rates[1],
+            "attempts_per_second": rates[2],
+            "bytes_per_second": rates[3],
+            "latency_p50": latencies.quantile(0.5),
+            "latency_p95": latencies.quantile(0.95),
+            "in_flight": sum(each.in_flight for each in workers.values()),
+            "window": sum(each.window for each in workers.values()),
+            "queued": sum(each.queued for each in workers.values()),
+            "workers": len(workers),
+            "memory": (0 if has_worker else memory) + sum(each.memory for each in workers.values()),
+            "shards_open": self._open_shards(),
+            "shards_done": self._shards_done,
+            "shards_failed": self._shards_failed,
+            "shards_before": self._before,
+            "total_rows": None if outlook.rows is None else round(outlook.expected or 0),
+            "share": share,
+            "eta": None if self.is_stopping else eta,
+            "hosts": [asdict(host) for host in hosts],
+            "limit": limit and limit[0],
+            "limit_words": limit and limit[1],
+        }
+
+    def _remember(self, now: Totals) -> None:
+        history = self._history
+        if not (now.rows or now.received):  # imports and first connections say nothing about the speed
+            self._history = deque([now])
+        elif now.at - history[-1].at >= _STEP:
+            history.append(now)
+        while len(history) > 1 and now.at - history[1].at >= _PACE_WINDOW:
+            history.popleft()
+
+    def _rates(self, now: Totals, window: float) -> tuple[float, ...]:
+        """Rows, successes, attempts and bytes per second over the last `window` seconds, or since anything happened."""
+        before = max((each for each in self._history if now.at - each.at >= window), default=self._history[0])
+        seconds = max(1e-3, now.at - before.at)
+        return tuple((new - old) / seconds for new, old in zip(now[1:], before[1:], strict=True))
 
 
-def _progress(expected: float | None, rows: int, pace: float, slowest: float) -> tuple[float | None, float | None]:
+def _share_and_time_left(
+    expected: float | None, rows: int, pace: float, slowest: float
+) -> tuple[float | None, float | None]:
     """The share that is done, and the seconds that the rest takes at `pace` rows per second, but at least `slowest`."""
     if expected is None:
         return None, None
@@ -199,7 +203,7 @@ def _progress(expected: float | None, rows: int, pace: float, slowest: float) ->
     return rows / expected, max(left / pace, slowest) if pace > 0 else slowest or None
 
 
-def _worst_hosts(workers: Iterable[WorkerMetrics]) -> tuple[HostLoad, ...]:
+def _worst_hosts(workers: Iterable[WorkerMetrics]) -> list[HostLoad]:
     """The hosts that most rows wait for, over all workers."""
     total: dict[str, HostLoad] = {}
     for host in (host for metrics in workers for host in metrics.hosts):
@@ -210,4 +214,4 @@ def _worst_hosts(workers: Iterable[WorkerMetrics]) -> tuple[HostLoad, ...]:
             in_flight=known.in_flight + host.in_flight,
             limit=known.limit + host.limit,
         )
-    return tuple(sorted(total.values(), key=lambda host: -host.waiting)[:_MOST_HOSTS])
+    return sorted(total.values(), key=lambda host: -host.waiting)[:_MOST_HOSTS]

@@ -20,7 +20,7 @@ _KEPT = (
     layout.WORKERS_FILE,
     layout.TEMPORARY_FOLDER,
     layout.WORK_FOLDER,
-    layout.TRANSFERS_FILE,
+    layout.SAMPLE_FILE,
     layout.RUN_FILE,
 )
 
@@ -32,38 +32,36 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     run killed in between can be repeated. `lists` are the files about to be read. Raises OutputError, before anything
     is removed, if the folder holds something that any2ds did not write.
     """
-    try:
-        shards = ShardNames.of(manifest.options)
-    except (KeyError, ValueError, TypeError) as error:
-        raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
+    shards = ShardNames.of(manifest.options)
     refuse_lists(output, lists, shards)
     own = sorted(name for name in names if shards.shard_of(name) is not None)
-    folders = {name: output.names(name) for name in own if name.isdecimal()}
-    foreign = sorted(name for name in names if _is_stats(name) and shards.shard_of(name) is None)
-    for folder, members in folders.items():
-        foreign += [f"{folder}/{name}" for name in members if not _is_of_sample(name, int(folder), shards.names)]
+    stats = [name for name in own if _is_stats(name)]
+    members = {name: output.names(name) for name in own if name.isdecimal()}
+    foreign = sorted(name for name in names if _is_stats(name) and name not in stats)
+    for folder, inside in members.items():
+        foreign += [f"{folder}/{name}" for name in inside if not _is_of_sample(name, int(folder), shards.names)]
     if foreign:
-        shown = ", ".join(printable(name[:80]) for name in foreign[:3])
         raise OutputError(
-            f"{output.url!r} holds what any2ds did not write ({shown}{' …' * (len(foreign) > 3)}): nothing was "
+            f"{output.url!r} holds what any2ds did not write ({', '.join(map(printable, foreign[:3]))}): nothing was "
             "removed; move that away, or choose another output_folder"
         )
-    visible = {layout.REPORT_FILE, *shards.of_all}.intersection(names)
-    if layout.REPORT_FILE in visible and is_others_report(output):
-        visible.remove(layout.REPORT_FILE)
+    about_all = set(shards.of_all)
+    if not is_others_report(output):
+        about_all.add(layout.REPORT_FILE)
     if layout.RECIPE_FILE in names:
-        visible.update(name for name in names if name.endswith(tfds.LABELS_END))
-    state = [name for name in names if name.startswith(f"{layout.STATE_FOLDER}/") and not name.startswith(_KEPT)]
+        about_all.update(name for name in names if name.endswith(tfds.LABELS_END))
+    data = [name for name in own if not _is_stats(name) and name not in members]
+    data += [f"{folder}/{name}" for folder, inside in members.items() for name in inside]
     try:
         output.remove(layout.SHARDS_FILE)
-        output.remove_many(sorted(visible))
-        output.remove_many([name for name in own if _is_stats(name)])
-        output.remove_many([name for name in own if not _is_stats(name) and name not in folders])
-        for folder, members in folders.items():
-            output.remove_many([f"{folder}/{name}" for name in members])
+        output.remove_many(sorted(about_all.intersection(names)))
+        output.remove_many(stats)
+        output.remove_many(data)
+        for folder in members:
             output.remove_folder_if_empty(folder)
-        for name in state:
-            output.remove_tree(name)
+        for name in names:
+            if name.startswith(f"{layout.STATE_FOLDER}/") and not name.startswith(_KEPT):
+                output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {error_text(error)}") from error

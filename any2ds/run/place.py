@@ -9,14 +9,7 @@ import pyarrow as pa
 
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.readers.plan import Cut, cuts
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRows:
-    """What the statistics of a finished shard say of its rows: there may be millions of shards."""
-
-    count: int
-    urls_sha256: str
+from any2ds.run.compare import ShardRows
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ class ShardPlan:
         if config.output.dedupe == "run":
             rows, self._schema = mark_duplicates(rows, self._schema, self._layout, place.shard_at, config.media)
         self._cuts = place.cuts(rows, config.url_columns)
-        self._compared_cuts = deque(_on_disk(self._compared()))
+        self._compared = deque(_on_disk(self._compare()))
         self._remove_broken()
 
     def _makes(self, shard_id: int) -> bool:
-        return self._rank is None or self._rank.makes(shard_id)
+        return self._rank.makes(shard_id)
 
     def jobs(self) -> Iterator[ShardJob]:
         """The jobs for the shards that this run makes, in the order of the list.
@@ -71,7 +71,7 @@ class ShardPlan:
         """How much there is to do. Called from any thread."""
         rows, planned, share = self._source.rows, self._rows, self._source.share_of(self._rows)
         to_come = 0 if self._place.by_file else max(0, self._to_come) * self._layout.rows_per_shard
-        if self._rank is not None:
+        if not self._rank.is_alone:
             total = rows if rows is not None else planned / share if share else planned
             to_come += round(max(0.0, total - planned) * (1 - 1 / self._rank.world_size))
         passed_over = self._passed_over + to_come
@@ -85,20 +85,14 @@ class ShardPlan:
 
     # --- before the run ---
 
-    def _compared(self) -> Iterator[Cut]:
+    def _compare(self) -> Iterator[Cut]:
         """The shards of a list that may have changed, up to the last finished one, without rows that are not needed.
 
         Raises OutputError where its rows are not those of a finished shard.
         """
         made = self._place.to_compare
         last, rows = max(made, default=-1), 0
-        while last >= 0:
-            if (cut := next(self._cuts, None)) is None:
-                if rows != self._limit:
-                    name = self._layout.shard_name(last)
-                    text = f"the list ends with row {rows:,}, and shard {name} was made from rows behind it"
-                    raise another_list(self.output, text, not self._is_in_order)
-                return
+        for cut in self._cuts if made else ():
             rows = cut.start + cut.rows
             shard = made.get(cut.shard_id)
             is_cut_off = shard is not None and rows == self._limit and cut.rows < shard.count
@@ -108,6 +102,10 @@ class ShardPlan:
             yield cut if is_needed else replace(cut, batches=())
             if cut.shard_id >= last:
                 return
+        if made and rows != self._limit:
+            name = self._layout.shard_name(last)
+            text = f"the list ends with row {rows:,}, and shard {name} was made from rows behind it"
+            raise another_list(self.output, text, not self._is_in_order)
 
     def _remove_broken(self) -> None:
         """Remove the statistics of shards that are made again: they never lie beside the data of another shard."""
@@ -141,7 +139,7 @@ class ShardPlan:
         except ReadError as error:  # the rows before it are not affected
             failure = error
         is_whole = short is None or not short.is_broken_off
-        if failure is None or (not is_whole and self._rank is None and self._last_part().ending is None):
+        if failure is None or (not is_whole and self._rank.is_alone and self._last_part().ending is None):
             is_whole = self._end(is_broken_off=failure is not None)
         if short is not None and is_whole:
             yield short
@@ -149,8 +147,8 @@ class ShardPlan:
             raise failure
 
     def _all_cuts(self) -> Iterator[Cut]:
-        while self._compared_cuts:
-            yield self._compared_cuts.popleft()
+        while self._compared:
+            yield self._compared.popleft()
         yield from self._cuts
 
     def _begin_segment_of(self, cut: Cut) -> None:
@@ -175,14 +173,10 @@ class ShardPlan:
             if self._rows < last.end_row and limit is None:
                 raise ChangedList(f"the list ends with row {self._rows:,}, and had {last.end_row:,} rows before")
             return self._rows == last.end_row
-        behind = min((shard_id for shard_id in self.shards if shard_id >= self._next), default=None)
-        if behind is not None:
+        if any(shard_id >= self._next for shard_id in self.shards):  # of runs with a higher limit, or with none
             if limit is None and not is_broken_off:
-                name = self._layout.shard_name(behind)
-                raise ChangedList(
-                    f"the list ends with row {self._rows:,}, and shard {name} was made from rows behind it"
-                )
-            return False  # runs with a higher limit, or none, have made shards behind it
+                raise ChangedList(f"the list ends with row {self._rows:,}, and there are shards of rows behind it")
+            return False
         ending = Ending(self._rows - last.start_row, self._next - last.first_shard, limit)
         try:
             self._place = self._place.with_segment(end_segment(self.output, last, ending))

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 
 from any2ds.config.options import ShareOptions
 from any2ds.core import layout
-from any2ds.core.errors import OptionError, shard_count
-from any2ds.dataset.run_file import manifest_of
+from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import Intervals, RunLock
 from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, locked
 
-_MOST_NAMED = 10
-_SLURM, _INDEX = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
-_RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), (_INDEX, "WORLD_SIZE")
+_SLURM = "SLURM_PROCID"
+_RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), ("JOB_COMPLETION_INDEX", "WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,11 @@ class Rank:
     def name(self) -> str:
         return f"rank-{self.number}-of-{self.world_size}"
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it makes all shards."""
+        return self.world_size == 1
+
     def makes(self, shard_id: int) -> bool:
         """Whether the shard is part of its share."""
         return shard_id % self.world_size == self.number
@@ -42,11 +45,11 @@ class Rank:
         return f"rank {self.number} of {self.world_size}"
 
 
-def rank_of(share: ShareOptions) -> Rank | None:
-    """The rank that the options ask for; None if this run makes all shards. Raises OptionError."""
+def rank_of(share: ShareOptions) -> Rank:
+    """The rank that the options ask for. Raises OptionError."""
     number, size = share.rank, share.world_size
-    if number is None and (size is None or size == 1):
-        return None
+    if number is None and size in (None, 1):
+        return Rank(0, 1)
     if number is None or size is None:
         given, missing = ("world_size", "rank") if number is None else ("rank", "world_size")
         raise OptionError(f"{given} is given and {missing} is not: the share of a process takes both")
@@ -72,9 +75,6 @@ def from_environment(share: ShareOptions, environment: Mapping[str, str]) -> tup
         if size is not None and size > 1:
             message = f"{variable} says that this is rank {rank} of {size}: it makes its share of the shards"
             return {"rank": rank, "world_size": size}, f"{message} (--world_size=1: all of them)"
-    if _number(environment, _INDEX) is not None and _number(environment, "WORLD_SIZE") is None:
-        message = f"{_INDEX} says that this is one of several, but not of how many: it makes all of the shards"
-        return {}, f"{message}; to share them out, give --world_size=, as many as the completions of the Job"
     return {}, ""
 
 
@@ -96,35 +96,3 @@ def joined(output: OutputFolder, rank: Rank, intervals: Intervals = DEFAULT_INTE
 
     with locked(output, str(rank), layout.member_lock(rank.name), is_rival, intervals) as lock:
         yield lock
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """How complete a dataset is."""
-
-    finished: int  # shards
-    missing: tuple[int, ...] = ()  # numbers of the others, as far as their count is known
-    is_known: bool = True  # whether a run has read each list to its end, so that nothing else is missing
-
-    @classmethod
-    def of(cls, output: OutputFolder) -> Completion:
-        """Raises OutputError if its `.any2ds/run` cannot be read."""
-        from any2ds.dataset.expected import ExpectedShards  # which runs without a rank do without
-
-        present, manifest = output.finished_shards(), manifest_of(output)
-        expected = ExpectedShards(manifest.segments, present)
-        return cls(len(present), tuple(expected.missing), not expected.has_unread_list)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no shard is known to be missing."""
-        return self.is_known and not self.missing
-
-    def __str__(self) -> str:
-        text = shard_count(self.finished, "is finished", "are finished")
-        if self.missing:
-            named = ", ".join(map(str, self.missing[:_MOST_NAMED])) + (" …" if len(self.missing) > _MOST_NAMED else "")
-            text += f", {len(self.missing):,} missing ({named}): run the original download command to complete them"
-        if not self.is_known:
-            text += ", and no run has come to the end of the url list yet"
-        return text

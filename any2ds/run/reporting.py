@@ -13,15 +13,13 @@ from functools import partial
 from any2ds.config.options import WatchOptions
 from any2ds.core import plugins
 from any2ds.core.errors import error_text
-from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
-from any2ds.run.monitor import Monitor
 from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
-from any2ds.run.reporters._facts import Seen, finish, progress, shard_failed, shard_finished, start
+from any2ds.run.reporters._facts import Seen, finish, shard_failed, shard_finished, start
 
 log = logging.getLogger(__name__)
 
-_SNAPSHOT_INTERVAL = 0.5  # seconds
+_PROGRESS_INTERVAL = 0.5  # seconds
 _MOST_WAITING = 1000  # events; a reporter that is further behind is switched off
 _TIMEOUT = 60.0  # seconds that all threaded reporters together may take to finish when the run has ended,
 _TIMEOUT_STOPPED = 5.0  # and when it was stopped by a signal
@@ -36,39 +34,28 @@ def check_reporters(watch: WatchOptions) -> None:
 class Reporters:
     """All reporters as one, called one at a time. One that raises is left out from then on."""
 
-    def __init__(
-        self,
-        watch: WatchOptions,
-        run: RunInfo,
-        quiet: bool,
-        more: Sequence[Reporter] = (),
-        on_shard: Callable[[ShardReport], None] | None = None,
-    ) -> None:
-        """The console, unless `quiet`, `more`, and those of the options, in threads. `on_shard` keeps the list of
-        shards."""
+    def __init__(self, watch: WatchOptions, run: RunInfo, quiet: bool, more: Sequence[Reporter] = ()) -> None:
+        """The console, unless `quiet`, `more`, and those of the options, in threads."""
         console = [] if quiet else [plugins.load("reporters", "console")(watch, run)]
         self._at_once = [*console, *more]
         parts = [(name, plugins.load("reporters", name)) for name in watch.chosen]
         self._threaded = [ThreadedReporter(name, partial(part, watch, run)) for name, part in parts]
-        self._run, self._on_shard = run, on_shard
-        self._seen = Seen(progress(Snapshot()))
+        self._run, self._seen = run, Seen()
         self._lock = threading.RLock()
 
     def on_start(self, finished_shards: int) -> None:
         self._report("start", start(self._run, finished_shards))
 
-    def on_progress(self, now: Snapshot) -> None:
-        self._seen.now = progress(now)
-        self._report("progress", self._seen.now)
+    def on_progress(self, now: Facts) -> None:
+        self._seen.now = now
+        self._report("progress", now)
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardError):
             self._report("shard_failed", shard_failed(event))
-            return
-        if self._on_shard is not None:
-            self._on_shard(event)
-        self._seen.done.add(event.shard_id)
-        self._report("shard_finished", shard_finished(event))
+        else:
+            self._seen.done.add(event.shard_id)
+            self._report("shard_finished", shard_finished(event))
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
         self._seen.was_stopped = True
@@ -85,13 +72,13 @@ class Reporters:
             reporter.join(deadline)
 
     @contextmanager
-    def watching(self, monitor: Monitor) -> Iterator[None]:
-        """Meanwhile they get progress, whether or not anything happens; and one at the end."""
+    def watching(self, progress: Callable[[], Facts]) -> Iterator[None]:
+        """Meanwhile they get the progress, whether or not anything happens; and once more at the end."""
         ended = threading.Event()
 
         def tick() -> None:
-            while not ended.wait(_SNAPSHOT_INTERVAL):
-                self.on_progress(monitor.snapshot())
+            while not ended.wait(_PROGRESS_INTERVAL):
+                self.on_progress(progress())
 
         ticker = threading.Thread(target=tick, name="any2ds-ticker", daemon=True)
         ticker.start()
@@ -99,8 +86,8 @@ class Reporters:
             yield
         finally:
             ended.set()
-            ticker.join(_SNAPSHOT_INTERVAL)
-            self.on_progress(monitor.snapshot())
+            ticker.join(_PROGRESS_INTERVAL)
+            self.on_progress(progress())
 
     def _report(self, event: str, facts: Facts) -> None:
         with self._lock:
@@ -125,7 +112,7 @@ class ThreadedReporter:
         self._name, self._make = name, make
         self._reporter: Reporter | None = None
         self._events: queue.Queue[tuple[str, Facts]] = queue.Queue(_MOST_WAITING)
-        self._newest: Facts | None = None  # progress
+        self._last_progress: Facts = {}
         self._off = threading.Lock()  # held once it is switched off
         self._is_behind = False  # and so may hang
         self._thread = threading.Thread(target=self._run, name=f"any2ds-{name}", daemon=True)
@@ -133,15 +120,13 @@ class ThreadedReporter:
 
     def put(self, event: str, facts: Facts) -> None:
         """Have the thread report this after the others."""
-        if self._off.locked():
-            return
         if event == "progress":
-            self._newest = facts
+            self._last_progress = facts
             if not self._events.empty():
                 return
         try:
-            if event == "finish" and self._newest is not None:
-                self._events.put_nowait(("progress", self._newest))
+            if event == "finish" and self._last_progress:
+                self._events.put_nowait(("progress", self._last_progress))
             self._events.put_nowait((event, facts))
         except queue.Full:
             self._is_behind = True
@@ -150,21 +135,16 @@ class ThreadedReporter:
     def join(self, deadline: float) -> None:
         """Wait until it has finished, or the deadline (`time.monotonic`); not at all if it has fallen behind."""
         try:
-            if not self._is_behind:
-                self._thread.join(max(0.0, deadline - time.monotonic()))
+            self._thread.join(0.0 if self._is_behind else max(0.0, deadline - time.monotonic()))
         finally:  # also when another Ctrl-C ends the wait
             if self._thread.is_alive():
                 self._switch_off("it has not finished in time")
 
     def _switch_off(self, why: str) -> None:
-        if not self._off.acquire(blocking=False):
-            return
-        log.warning("the reporter %s is switched off: %s", self._name, why)
-        if self._reporter is not None:
-            try:
+        if self._off.acquire(blocking=False):
+            log.warning("the reporter %s is switched off: %s", self._name, why)
+            if self._reporter is not None:
                 self._reporter.cancel()
-            except Exception:
-                log.debug("%s", self._name, exc_info=True)
 
     def _run(self) -> None:
         event = ""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 import orjson
@@ -27,6 +26,7 @@ from any2ds.core.metadata import DUPLICATE_OF, SPLIT
 from any2ds.core.rows import KEY_COLUMN, MEMBERS_COLUMN, REPLACES_COLUMN
 from any2ds.core.samples import first_of, row_key
 from any2ds.core.tables import take
+from any2ds.readers.plan import cuts
 from any2ds.storage.folders import OutputFolder
 
 _AT_ONCE = 8  # shards whose metadata are read ahead: each takes a few requests on a remote store
@@ -94,21 +94,19 @@ class FailedRows:
 
         Rows of shards that have one split each come into shards that have one, too.
         """
-        rows_per_shard, written = self._manifest.layout.rows_per_shard, []
-        writer: pq.ParquetWriter | None = None
-        try:
-            for _, group in groupby(self._tables(sorted(shards)), key=lambda each: each[0]):
-                for table in _divided((table for _, table in group), rows_per_shard):
-                    writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-                    writer.write_table(table, rows_per_shard)
-                    written.append(table.num_rows)
-        finally:
-            if writer is not None:
-                writer.close()
+        written: list[int] = []
+        with ExitStack() as stack:
+            writer: pq.ParquetWriter | None = None
+            for cut in cuts(self._batches(sorted(shards)), self._manifest.layout.rows_per_shard, by_marker=True):
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(path, cut.batches[0].schema, compression="zstd"))
+                writer.write_table(pa.Table.from_batches(cut.batches), cut.rows)
+                written.append(cut.rows)
         return written
 
-    def _tables(self, shards: Sequence[int]) -> Iterator[tuple[str | None, pa.Table]]:
-        """The failed rows of each shard that has any, in order, and the split that all its rows have, if they do."""
+    def _batches(self, shards: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """The failed rows of shards, in order, with an empty batch where the split of whole shards becomes another."""
+        split: str | None = None
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="any2ds-metadata") as pool:
             for start in range(0, len(shards), 4 * _AT_ONCE):
                 several = shards[start : start + 4 * _AT_ONCE]
@@ -116,7 +114,11 @@ class FailedRows:
                     if isinstance(found, Exception):
                         self.damaged.append((shard_id, error_text(found)))
                     elif found is not None:
-                        yield found
+                        split_before, (split, table) = split, found
+                        batches = table.combine_chunks().to_batches()
+                        if split != split_before:
+                            yield batches[0].slice(0, 0)
+                        yield from batches
 
     def _failed_rows(self, shard_id: int) -> tuple[str | None, pa.Table] | Exception | None:
         """The failed rows of a shard as its list had them, and the split of all; None if there are none."""
@@ -159,18 +161,3 @@ class FailedRows:
             became = map(dict, map(self._members.outcomes, rows.select(outcomes).to_pylist()))
             own[MEMBERS_COLUMN] = pa.array([orjson.dumps(each).decode() for each in became], pa.string())
         return split, pa.table(own)
-
-
-def _divided(tables: Iterable[pa.Table], rows_per_shard: int) -> Iterator[pa.Table]:
-    """Rows in tables of `rows_per_shard`, the last of which may have less."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        waiting.append(table)
-        rows += table.num_rows
-        while rows >= rows_per_shard:
-            joined = pa.concat_tables(waiting)
-            yield joined.slice(0, rows_per_shard)
-            waiting, rows = [joined.slice(rows_per_shard)], rows - rows_per_shard
-    if rows:
-        yield pa.concat_tables(waiting)

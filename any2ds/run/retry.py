@@ -77,13 +77,12 @@ class RetryPlan:
         self.skipped = 0
         self._missing: list[tuple[Segment, int]] = []  # retry, and the group of its rows that a shard is made of
         self._rows = self._planned = 0
-        for segment in (each for each in manifest.segments if each.kind == "retry"):
-            if not all(n in self.finished for n in range(segment.first_shard, segment.end or 0)):
+        for segment in manifest.segments:
+            groups = [group for group in range(segment.shards or 0) if segment.first_shard + group not in finished]
+            if segment.kind == "retry" and groups:
+                self._missing += [(segment, group) for group in groups]
                 with rows_of(output, segment) as file:
-                    groups = range(file.num_row_groups)
-                    missing = [group for group in groups if segment.first_shard + group not in self.finished]
-                    self._missing += [(segment, group) for group in missing]
-                    self._rows += sum(file.metadata.row_group(group).num_rows for group in missing)
+                    self._rows += sum(file.metadata.row_group(group).num_rows for group in groups)
 
     @property
     def is_done(self) -> bool:

@@ -22,12 +22,12 @@ from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_f
 from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import begin_segment, read_manifest, warn_of_versions
 from any2ds.readers.sources import Source
-from any2ds.run.compare import DECIDING_GROUPS, another_list, changed_options, read_stats, way_back
+from any2ds.run.compare import DECIDING_GROUPS, ShardRows, another_list, changed_options, read_stats
 from any2ds.run.lost_files import lost_files
 from any2ds.run.overwrite import overwrite
-from any2ds.run.place import Place, ShardRows
+from any2ds.run.place import Place
 from any2ds.run.ranks import rank_of
-from any2ds.run.user_files import ShardNames, refuse_users_files
+from any2ds.run.user_files import refuse_users_files
 from any2ds.storage.folders import OutputFolder
 from any2ds.transforms.chain import Pipeline, step_records
 
@@ -43,7 +43,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
     What the folder holds must have been made with the same options from the same list; otherwise `incremental_mode`
     puts the list behind it, or removes it. Raises OutputError if the run cannot be; nothing was changed then.
     """
-    mode, is_rank = config.output.incremental_mode, rank_of(config.share) is not None
+    mode, is_rank = config.output.incremental_mode, not rank_of(config.share).is_alone
     if mode == "overwrite" and is_rank:
         raise OutputError(
             "incremental_mode=overwrite: runs that make a dataset together cannot each begin it anew; remove the "
@@ -56,8 +56,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
             f"{output.url!r} holds shards, and no {layout.RUN_FILE} that says how any2ds made them: nothing was "
             "changed; choose another output_folder, or empty this one yourself"
         )
-    own, new = ShardNames.of(before.options) if before is not None else None, ShardNames.of(now.options)
-    refuse_users_files(output, names, own, new, before.end if before is not None else None, finished)
+    refuse_users_files(output, names, before, now.options, finished)
     output.create()
     if before is not None:
         is_empty = not (finished or is_rank or mode == "extend")  # nothing is lost then
@@ -68,11 +67,10 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
             names, before, finished = output.names(), None, frozenset()
     manifest = before or _begin(output, now)
     if changed := changed_options(manifest, now):
-        back = way_back(manifest, now)
         raise OutputError(
-            f"{output.url!r} is made with other options ({'; '.join(changed)}). Nothing was changed. "
-            + (f"To go on, run the same command {back}; or " if back else "")
-            + "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+            f"{output.url!r} is made with other options ({'; '.join(changed)}). Nothing was changed. Go on with the "
+            "options as they were; or --incremental_mode=overwrite starts anew, and another output_folder holds "
+            "another dataset"
         )
     _, versions = with_versions(manifest.steps, now.first_steps)
     if versions:
@@ -83,7 +81,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
         begin_segment(output, first)
         manifest = manifest.with_segment(first)
     place = Place(manifest, manifest.parts_of(first.number), finished)
-    return _with_stats(config, output, place, names, url_list)
+    return _checked(config, output, place, names, url_list)
 
 
 def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +185,7 @@ class _List:
         return self._first_rows
 
 
-def _with_stats(config: Config, output: OutputFolder, place: Place, names: Sequence[str], url_list: _List) -> Place:
+def _checked(config: Config, output: OutputFolder, place: Place, names: Sequence[str], url_list: _List) -> Place:
     """The place with the statistics that a list that may have changed is compared with, and without finished shards
     that have lost a file, or have statistics that cannot be read: these are made again.
 
@@ -203,27 +201,17 @@ def _with_stats(config: Config, output: OutputFolder, place: Place, names: Seque
             known[n] = ShardRows(stats.count, stats.urls_sha256)
     if is_compared and not known and not url_list.begins(place.parts[0]):
         raise another_list(output, "its first rows were others", config.input.shuffle is not None)
-    others = dict[int, str]()  # lost files of shards of other lists
-    for n, name in lost_files(output, config.output, place.finished, names).items():
-        if n in own:
-            broken[n] = f"shard {n} has lost {name}"
-        else:
-            others[n] = name
-    if others:
-        log.warning("%s", _text_of_lost(others))
+    lost = lost_files(output, config.output, place.finished, names)
+    broken |= {n: f"shard {n} has lost {name}" for n, name in lost.items() if n in own}
+    if others := sorted(lost.keys() - own):
+        log.warning(
+            "%s of other lists: the commands with these lists, or any2ds retry, make again what has lost a file, first "
+            "shard %d, of which %s is gone",
+            shard_count(len(others), "is broken", "are broken"),
+            others[0],
+            lost[others[0]],
+        )
     rank = rank_of(config.share)
-    broken = {n: why for n, why in broken.items() if rank is None or rank.makes(n)}  # each rank sees to its own shards
+    broken = {n: why for n, why in broken.items() if rank.makes(n)}  # each rank sees to its own shards
     to_compare = {n: rows for n, rows in known.items() if n not in broken} if is_compared else {}
     return replace(place, finished=place.finished - broken.keys(), broken=broken, to_compare=to_compare)
-
-
-def _text_of_lost(files: Mapping[int, str]) -> str:
-    """The warning about shards of other lists that have lost a file."""
-    first = min(files)
-    text = f"shard {first} has lost {files[first]}"
-    if len(files) == 1:
-        return f"{text}: the command with the list that it was made from, or any2ds retry, makes it again"
-    return (
-        f"{text}; in all, {shard_count(len(files))} of other lists have lost files: the commands with the lists that "
-        "they were made from, or any2ds retry, make them again"
-    )

@@ -19,7 +19,7 @@ from any2ds.fetch.routes import check
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import check_reporters
 from any2ds.storage.folders import OutputFolder
-from any2ds.transforms.chain import Pipeline, steps_by_option
+from any2ds.transforms.chain import Pipeline
 
 
 def check_parts(config: Config) -> None:
@@ -103,6 +103,5 @@ def run_info(
         config.storage,
         output.identity,
         config.output,
-        steps=steps_by_option(config.media, presets.set_by(config.output.preset)),
         from_shell=is_own_process(),
     )

@@ -21,19 +21,8 @@ _RENEWED = 240.0  # seconds after which an address is made anew: credentials are
 _PATIENCE = (10.0, 30.0)  # seconds to connect, and without a byte
 
 # Options that change neither what is asked for nor who asks, or are in the URL that the library makes.
-_CLIENT = frozenset(
-    {
-        *("api_version", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "endpoint_url"),
-        *("region_name", "use_ssl", "verify"),
-    }
-)
-_CONFIG = frozenset(
-    {
-        *("connect_timeout", "max_pool_connections", "parameter_validation", "read_timeout", "region_name", "retries"),
-        *("request_checksum_calculation", "response_checksum_validation", "s3", "signature_version", "tcp_keepalive"),
-        *("use_dualstack_endpoint", "use_fips_endpoint", "user_agent", "user_agent_extra"),
-    }
-)
+_CLIENT = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "endpoint_url", "region_name", "verify"}
+_CONFIG = {"connect_timeout", "read_timeout", "region_name", "retries", "s3", "signature_version"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,35 +5,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from any2ds.config.options import StorageOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text
 from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import staging
-from any2ds.storage.lock.file_lock import kernel
 from any2ds.storage.stores import Stores
 
+T = TypeVar("T")
+
 _AT_ONCE = 1000  # files that a store is asked for in one go
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a folder is opened with."""
-
-    url: str
-    options: StorageOptions
-    stores: Stores
-    open: Callable[[str, StorageOptions, Stores], OutputFolder]
 
 
 class OutputFolder(ABC):
@@ -41,31 +30,30 @@ class OutputFolder(ABC):
 
     Without the option `fsync` a power failure may leave files that are incomplete. Methods raise whatever the file
     system raises, after it was tried again where that may help, unless they say something else; those that change
-    something raise DiskFull, and what `guard` raises, which is asked before each attempt.
+    something raise DiskFull, and what `guard` raises, which is asked before each attempt. The lock uses `look`,
+    `version`, `replace` and `discard`, which are one attempt each and ask no guard.
     """
 
     is_local = False
     is_private = False  # no other process can see it
-
     has_conditions = False  # whether a file can be written on condition that it still is, or is not, there
 
-    def __init__(self, place: Place, fs: Any, path: str, identity: str, room: Room, staging_root: Path) -> None:
+    identity: str  # equal for all ways to write the URL, as far as that can be known without asking a server
+
+    def __init__(
+        self, url: str, options: StorageOptions, stores: Stores, fs: Any, path: str, room: Room, staging_root: Path
+    ) -> None:
         """`staging_root` is where shards are made if the options do not say that."""
-        self.place, self.url, self.fs, self.path = place, place.url, fs, path
-        # A text that is equal for all ways to write the URL, as far as that can be known without asking a server.
-        self.identity = identity
+        self.url, self.options, self.stores, self.fs = url, options, stores, fs
+        self.path = path.rstrip("/") or "/"
         self.pid = os.getpid()  # of the process whose connections it has
-        self.patience = place.stores.patience
+        self.patience = stores.patience
         self.stop = threading.Event()  # whatever waits to be tried again fails: the run is broken off
         # Raises if nothing may be published or removed.
         self.guard: Callable[[], object] = lambda: None
         self.room = self.staging_room = room
-        self.staging_root = staging_root
-        self.lock_file = layout.LOCK_FILE  # that the run which works in it holds
-        options = place.options
-        if options.staging_dir is not None:
-            self.staging_root = Path(os.path.expanduser(options.staging_dir))
-        if options.staging_dir is not None or not self.is_local:
+        self.staging_root = Path(os.path.expanduser(options.staging_dir)) if options.staging_dir else staging_root
+        if options.staging_dir or not self.is_local:
             way_out = "have shards made elsewhere (--staging_dir)"
             self.staging_room = Room(self.staging_root, options.min_free_bytes, way_out)
 
@@ -74,8 +62,8 @@ class OutputFolder(ABC):
 
         A process that works in another folder opens the same one, by the name that messages give it here.
         """
-        place = self.place
-        return place.open, (self.path if self.is_local else place.url, place.options, place.stores), {"url": self.url}
+        url = self.path if self.is_local else self.url
+        return _opened_again, (type(self), url, self.options, self.stores), {"url": self.url}
 
     def create(self) -> None:
         """The folder is there, and shards can be staged for it.
@@ -98,15 +86,7 @@ class OutputFolder(ABC):
 
     def staging(self) -> AbstractContextManager[Path]:
         """A new folder on this machine, for this process alone, where files are made that are published then."""
-        return staging(self.staging_root, self.staging_tag(self.lock_file))
-
-    def staging_tag(self, lock_file: str) -> str:
-        """What the names of staging folders have in common, of the run that holds a lock file, on this machine."""
-        return hashlib.sha256(f"{kernel()} {self._volume()} {self.identity} {lock_file}".encode()).hexdigest()[:12]
-
-    def _volume(self) -> str:
-        """A text that differs for folders at the same path in several containers."""
-        return ""
+        return staging(self.staging_root)
 
     # Looking
 
@@ -145,11 +125,15 @@ class OutputFolder(ABC):
     def exists(self, name: str) -> bool:
         """Whether there is a file, or a folder, of that name."""
 
+    @abstractmethod
+    def version(self, name: str) -> str:
+        """The version of a file that `replace` may replace: "" if it is not there, "any" where there are none."""
+
     # Reading
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, or None if it is not there."""
-        return self._read_all([name])[0]
+        return self._persist(f"reading {name}", lambda: self.look(name))
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Small files, many at once where that is faster; None for one that is not there.
@@ -159,19 +143,15 @@ class OutputFolder(ABC):
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             try:
-                contents = self._read_all(some)
+                contents = self._for_each(some, self.read)
             except Exception as error:  # every file system has exceptions of its own
                 text = f"{self.url}: {some[0]} or one of the next cannot be read: {error_text(error)}"
                 raise OutputError(text) from error
             yield from zip(some, contents, strict=True)
 
     @abstractmethod
-    def _read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """The content of each of the files, which are few and small."""
-
-    @abstractmethod
     def look(self, name: str) -> bytes | None:
-        """`read` with one attempt, for what is tried again elsewhere."""
+        """`read` with one attempt."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -199,12 +179,8 @@ class OutputFolder(ABC):
         """
 
     @abstractmethod
-    def version(self, name: str) -> str:
-        """The version of a file that `replace` may replace: "" if it is not there, "any" where there are none."""
-
-    @abstractmethod
     def replace(self, name: str, data: bytes, version: str) -> str:
-        """Write a small file over that version of it, and return the new one. One attempt, which no guard is asked for.
+        """Write a small file over that version of it, with one attempt, and return the new version.
 
         Where the store has conditional writes, it raises FileExistsError if the file has another version. Elsewhere the
         last one who writes has it. On a disk it is written in place: locks on the file stay.
@@ -226,11 +202,15 @@ class OutputFolder(ABC):
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        self.remove_many([name])
+        self._change(f"removing {name}", lambda: self.discard(name))
 
-    @abstractmethod
     def remove_many(self, names: Sequence[str]) -> None:
         """Remove files."""
+        self._for_each(names, self.remove)
+
+    @abstractmethod
+    def discard(self, name: str) -> None:
+        """`remove` with one attempt."""
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
@@ -239,3 +219,31 @@ class OutputFolder(ABC):
     @abstractmethod
     def remove_folder_if_empty(self, name: str) -> None:
         """Remove a folder in which nothing lies; an object store has none."""
+
+    # Attempts
+
+    def _change(self, what: str, attempt: Callable[[], T]) -> T:
+        """`_persist` for what changes something.
+
+        A run that waits for a network that is down may lose the folder meanwhile, and must not write over what another
+        run has published there: so the guard is asked before each attempt.
+        """
+
+        def guarded() -> T:
+            self.guard()
+            return attempt()
+
+        with self.room.watched():
+            return self._persist(what, guarded)
+
+    @abstractmethod
+    def _persist(self, what: str, attempt: Callable[[], T]) -> T:
+        """The result of `attempt`, which is tried again where that may help. `what` is for the log."""
+
+    @abstractmethod
+    def _for_each(self, names: Sequence[str], work: Callable[[str], T]) -> list[T]:
+        """Do it for all, at once where that is faster. Raises what the first one raises that fails for good."""
+
+
+def _opened_again(kind: Callable[..., OutputFolder], url: str, options: StorageOptions, stores: Stores) -> OutputFolder:
+    return kind(url, options, stores, *stores.open(url))

@@ -38,8 +38,10 @@ class InputFile:
         try:
             if is_local(self.fs):
                 return open(self.path, "rb")
-            if not self.has_ranges:
-                return self._open_without_ranges()
+            if not self.has_ranges:  # one HTTP answer, however long its rows are in use
+                stream = self.fs.open(self.path, "rb", block_size=0)
+                stream.seekable = lambda: False  # fsspec says True, and fails
+                return cast(BinaryIO, stream)
             # Where several columns are read in turns, each would drop the others' read-ahead.
             options = {"cache_type": "none"} if random_access else {}
             return opened(self.name, lambda: self.fs.open(self.path, "rb", block_size=2**22, **options))
@@ -60,17 +62,6 @@ class InputFile:
                 return [_part(file, start, end) for start, end in zip(starts, ends, strict=True)]
         found: list[bytes] = self.fs.cat_ranges([self.path] * len(starts), list(starts), list(ends), on_error="raise")
         return found
-
-    def _open_without_ranges(self) -> BinaryIO:
-        """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
-        import aiohttp
-        import fsspec
-
-        patient = {"timeout": aiohttp.ClientTimeout(total=None, sock_read=60)}
-        settings = {**self.fs.storage_options, "client_kwargs": {**self.fs.client_kwargs, **patient}}
-        stream = fsspec.filesystem("http", **settings).open(self.path, "rb", block_size=0)
-        stream.seekable = lambda: False  # fsspec says True, and fails
-        return cast(BinaryIO, stream)
 
 
 def _part(file: BinaryIO, start: int, end: int) -> bytes:
@@ -106,7 +97,7 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     for them. Raises InputError if there is nothing.
     """
     try:
-        fs, path = stores.open(os.path.expanduser(url))
+        fs, path = stores.open(url)
         kind, paths = _found(fs, path) if is_local(fs) else persist(f"looking at {url}", lambda: _found(fs, path))
     except UsageError:
         raise
@@ -137,16 +128,11 @@ def relative_place(folder_fs: Any, folder: str, fs: Any, path: str) -> str | Non
     except OSError:  # it is not there yet, and neither is anything in it
         return None
     beside = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    for head in (beside, os.path.realpath(path)):  # the link itself, or what it leads to
-        parts: list[str] = []
-        while True:
+    for place in (Path(beside), Path(os.path.realpath(path))):  # the link itself, or what it leads to
+        for parent in (place, *place.parents):
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.stat(head), root_stat):
-                    return "/".join(reversed(parts))
-            head, part = os.path.split(head)
-            if not part:
-                break
-            parts.append(part)
+                if os.path.samestat(os.stat(parent), root_stat):
+                    return "/".join(place.relative_to(parent).parts)
     return None
 
 

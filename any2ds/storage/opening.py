@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from any2ds.config.options import StorageOptions
 from any2ds.core.errors import OutputError
-from any2ds.storage.folders import OutputFolder, Place
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.local import LocalFolder
-from any2ds.storage.remote import remote_folder
+from any2ds.storage.remote import kind_of
 from any2ds.storage.stores import Stores, is_local
 
 _DEFAULTS = StorageOptions()
@@ -24,7 +22,7 @@ def open_folder(url: str, options: StorageOptions = _DEFAULTS, stores: Stores | 
     except UnicodeEncodeError as error:
         raise OutputError(f"output folder {url!r} is not text in the encoding of this system: {error}") from error
     stores = stores or Stores(options.storage_options)
-    fs, path = stores.open(os.path.expanduser(url))
-    path = path.rstrip("/") or "/"
-    place = Place(url, options, stores, open_folder)
-    return LocalFolder(place, fs, path) if is_local(fs) else remote_folder(place, fs, path)
+    fs, path = stores.open(url)
+    if is_local(fs):
+        return LocalFolder(url, options, stores, fs, path)
+    return kind_of(fs)(url, options, stores, fs, path)

@@ -18,47 +18,49 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
+from any2ds.config.options import StorageOptions
 from any2ds.core import layout
 from any2ds.storage.disk.space import RemoteSpace
 from any2ds.storage.disk.staging import remove
-from any2ds.storage.folders import OutputFolder, Place
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import name_of
 from any2ds.storage.patience import persist
 from any2ds.storage.reading import opened
-from any2ds.storage.stores import appears_whole, protocols
+from any2ds.storage.stores import Stores, appears_whole, protocols
 
 T = TypeVar("T")
 
-_SMALL_FOR_GCSFS, _GCSFS_BOUNDARY = 5 << 20, b"==0=="
-_TOGETHER = 16  # files that are uploaded, downloaded or removed at once, where the library can do that
-_READ_TOGETHER = 64  # small files
+_TOGETHER = 64  # files that are uploaded, downloaded or removed at once, where the library can do that
+_SMALL_FOR_GCSFS = 5 << 20  # bytes of a file that it sends with one request
 _REFUSALS = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}  # S3's codes for a condition not met
 
 
 class RemoteFolder(OutputFolder):
     """In a store where an object is there when its upload is complete, and not before."""
 
-    def __init__(self, place: Place, fs: Any, path: str) -> None:
-        super().__init__(place, fs, path, name_of(fs, path), RemoteSpace(place.url), Path(tempfile.gettempdir()))
+    def __init__(self, url: str, options: StorageOptions, stores: Stores, fs: Any, path: str) -> None:
         self._root = path.rstrip("/")
+        self.identity = name_of(fs, self._root or "/")
+        super().__init__(url, options, stores, fs, path, RemoteSpace(url), Path(tempfile.gettempdir()))
 
     def _names(self, folder: str) -> Iterator[str]:
-        if folder and not self.exists(folder):
-            return  # some would look for it among all that lies in the folder above, be that millions
         root = self._full(folder)
         for info in self.listed(folder):
             if (path := str(info["name"]).rstrip("/")) != root:
                 yield path.rpartition("/")[2]
 
     def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
-        yield from self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
+        if folder and not self.exists(folder):
+            return  # some would look for it among all that lies in the folder above, be that millions
+        path = self._full(folder)
+        yield from self._list_anew(path, lambda: list(self.fs.ls(path or "/", detail=True)))
 
-    def _listing(self, folder: str, attempt: Callable[[str], T]) -> T:
+    def _list_anew(self, path: str, attempt: Callable[[], T]) -> T:
         def fresh() -> T:
             self.fs.invalidate_cache()
-            return attempt(self._full(folder))
+            return attempt()
 
-        return self._persist(f"listing {folder or self._root}", fresh)
+        return self._persist(f"listing {path}", fresh)
 
     def exists(self, name: str) -> bool:
         return self._info(name) is not None
@@ -83,11 +85,6 @@ class RemoteFolder(OutputFolder):
         except FileNotFoundError:
             return None
 
-    def _read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        return self._at_once(
-            lambda name: self._persist(f"reading {name}", lambda: self.look(name)), names, _READ_TOGETHER
-        )
-
     def open(self, name: str) -> BinaryIO:
         path = self._full(name)
         return opened(name, lambda: self.fs.open(path, "rb", cache_type="none"), self.stop, self.patience)
@@ -97,25 +94,28 @@ class RemoteFolder(OutputFolder):
         if is_folder is None:
             info = self._info(name)
             is_folder = info is not None and info["type"] == "directory"
-        if not is_folder:
-            self._download(name, target)
-            return target
-        target.mkdir()
-        paths = [str(info["name"]).rstrip("/") for info in self.listed(name)]
-        files = [path.rpartition("/")[2] for path in paths if path != self._full(name)]
-        files = [file for file in files if not file.startswith("?")]  # by which a web server sorts its page
-        self._at_once(lambda file: self._download(f"{name}/{file}", target / file), files)
-        return target
+        files = {"": target}
+        if is_folder:
+            target.mkdir()
+            # What begins with "?" is no file, but how a web server sorts its page.
+            files = {f"/{file}": target / file for file in self._names(name) if not file.startswith("?")}
 
-    def _download(self, name: str, target: Path) -> None:
-        self._persist(f"downloading {name}", lambda: self.fs.get_file(self._full(name), str(target)))
+        def download(file: str) -> None:
+            path = self._full(name + file)
+            self._persist(f"downloading {name}{file}", lambda: self.fs.get_file(path, str(files[file])))
+
+        self._for_each(list(files), download)
+        return target
 
     def write(self, name: str, data: bytes) -> None:
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.has_conditions and self.read(name) is not None:
-            return False
+        if not self.has_conditions:  # of two at once the last one has made it
+            if self.read(name) is not None:
+                return False
+            self.write(name, data)
+            return self.read(name) == data
         try:
             self._change(f"uploading {name}", lambda: self.replace(name, data, ""))
         except FileExistsError:
@@ -126,12 +126,8 @@ class RemoteFolder(OutputFolder):
         return "" if self._look_at(name) is None else "any"
 
     def replace(self, name: str, data: bytes, version: str) -> str:
-        if not version:
-            with contextlib.suppress(NotImplementedError, ValueError):  # there may be no such mode
-                self.fs.pipe_file(self._full(name), data, mode="create")
-                return "any"
-            if self.version(name):
-                raise FileExistsError(name)
+        if not version and self.version(name):
+            raise FileExistsError(name)
         self.fs.pipe_file(self._full(name), data)
         return "any"
 
@@ -148,13 +144,13 @@ class RemoteFolder(OutputFolder):
     def _put_folder(self, staged: Path, name: str) -> list[str]:
         """Upload a folder file by file, so that one that fails is tried again alone; the names of its files."""
         files = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
-        self._at_once(lambda file: self._put(staged / file, f"{name}/{file}"), files)
+        self._for_each(files, lambda file: self._put(staged / file, f"{name}/{file}"))
         return files
 
     def _files_in(self, name: str) -> list[str]:
         """The names of the files in a folder, at any depth, relative to it."""
         root = self._full(name)
-        paths = self._listing(name, lambda path: [str(found) for found in self.fs.find(path)])
+        paths: list[str] = self._list_anew(root, lambda: self.fs.find(root))
         return [path[len(root) + 1 :] for path in paths if path != root]
 
     def _put(self, staged: Path, name: str) -> None:
@@ -163,22 +159,19 @@ class RemoteFolder(OutputFolder):
     def create_folder(self, name: str) -> None:
         """There are none; and to make one at the root would make a bucket of each mistyped name."""
 
-    def remove_many(self, names: Sequence[str]) -> None:
-        self._at_once(lambda name: self._remove(name, lambda: self.fs.rm_file(self._full(name))), names)
+    def discard(self, name: str) -> None:
+        self._remove(name, self.fs.rm_file)
 
     def remove_tree(self, name: str) -> None:
-        self._remove(name, lambda: self.fs.rm(self._full(name), recursive=True))
+        self._change(f"removing {name}", lambda: self._remove(name, lambda path: self.fs.rm(path, recursive=True)))
 
-    def _remove(self, name: str, how: Callable[[], object]) -> None:
-        def attempt() -> None:
-            self.fs.invalidate_cache()
-            try:
-                how()
-            except Exception:  # some have errors of their own for what is absent
-                if self._look_at(name) is not None:
-                    raise
-
-        self._change(f"removing {name}", attempt)
+    def _remove(self, name: str, how: Callable[[str], object]) -> None:
+        self.fs.invalidate_cache()
+        try:
+            how(self._full(name))
+        except Exception:  # some have errors of their own for what is absent
+            if self._look_at(name) is not None:
+                raise
 
     def remove_folder_if_empty(self, name: str) -> None:
         """There are none."""
@@ -197,45 +190,24 @@ class RemoteFolder(OutputFolder):
 
         return persist(what, connected, self.stop, self.patience)
 
-    def _change(self, what: str, attempt: Callable[[], object]) -> None:
-        """`_persist` for what changes something.
+    def _reconnect(self) -> None:
+        """Before another attempt."""
 
-        A run that waits for a network that is down may lose the folder meanwhile, and must not write over what another
-        run has published there: so the guard is asked before each attempt.
-        """
-
-        def guarded() -> None:
-            self.guard()
-            attempt()
-
-        with self.room.watched():
-            self._persist(what, guarded)
-
-    def _at_once(self, work: Callable[[str], T], names: Sequence[str], threads: int = _TOGETHER) -> list[T]:
-        """Do it for all. Raises what the first one raises that fails for good; those not begun are left then."""
+    def _for_each(self, names: Sequence[str], work: Callable[[str], T]) -> list[T]:
+        """Those not begun are left when one fails for good."""
         if len(names) < 2 or not getattr(self.fs, "async_impl", False):  # else a file system may not be for threads
             return [work(name) for name in names]
-        pool = ThreadPoolExecutor(min(threads, len(names)), thread_name_prefix="any2ds-store")
+        pool = ThreadPoolExecutor(min(_TOGETHER, len(names)), thread_name_prefix="any2ds-store")
         try:
             return list(pool.map(work, names))
         finally:
             pool.shutdown(cancel_futures=True)
-
-    def _reconnect(self) -> None:
-        """Before another attempt."""
 
 
 class S3Folder(RemoteFolder):
     """s3fs keeps a listing as a whole, with 0.6 KB for each object: of a million shards these are 2.5 GB."""
 
     has_conditions = True  # but for some stores that speak S3: the lock tries it
-
-    def _names(self, folder: str) -> Iterator[str]:
-        """With one request, whether the folder is there or not."""
-        root = self._full(folder)
-        for info in self.listed(folder):
-            if name := str(info["name"])[len(root) + 1 :]:
-                yield name
 
     def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
         """Page by page, of a thousand objects each; what there is of a page that fails is asked for again."""
@@ -258,14 +230,6 @@ class S3Folder(RemoteFolder):
         if is_empty and not folder:  # a file, or nothing at all
             yield from super().listed(folder)
 
-    def remove_many(self, names: Sequence[str]) -> None:
-        """A thousand with one request; paths with these characters are globs to fsspec."""
-        if len(names) < 2 or any(char in self._root for char in "*?["):
-            super().remove_many(names)
-            return
-        paths = [self._full(name) for name in names]
-        self._change(f"removing {names[0]} and {len(names) - 1} more", lambda: self.fs.rm(paths))
-
     def version(self, name: str) -> str:
         info = self._look_at(name)
         return "" if info is None else str(info["ETag"])
@@ -286,28 +250,33 @@ class S3Folder(RemoteFolder):
 class GoogleFolder(RemoteFolder):
     """gcsfs sends what is small as one part of a body whose boundary is always the same, after a line feed alone.
 
-    Of a file that ends with a carriage return that is lost, and one with the boundary in it would end there.
+    Of a file that ends with a carriage return that is lost, and one with the boundary in it would end there: so what is
+    small is sent as a body of its own.
     """
 
     has_conditions = True
 
     def _put(self, staged: Path, name: str) -> None:
-        size = staged.stat().st_size
-        content = staged.read_bytes() if 0 < size < _SMALL_FOR_GCSFS else b""
-        if content.endswith(b"\r") or _GCSFS_BOUNDARY in content:
-            path = self._full(name)  # in pieces, of which there is one
-            self._change(f"uploading {name}", lambda: self.fs.pipe_file(path, content, chunksize=size))
+        if staged.stat().st_size < _SMALL_FOR_GCSFS:
+            self.write(name, staged.read_bytes())
         else:
             super()._put(staged, name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._change(f"uploading {name}", lambda: self._upload(name, data))
 
     def version(self, name: str) -> str:
         info = self._look_at(name)
         return "" if info is None else str(info["generation"])
 
     def replace(self, name: str, data: bytes, version: str) -> str:
+        return self._upload(name, data, ifGenerationMatch=version or "0")
+
+    def _upload(self, name: str, data: bytes, **conditions: str) -> str:
+        """The generation of the new file. Raises FileExistsError if it was to be another one."""
         bucket, key, _ = self.fs.split_path(self._full(name))
         path = f"{self.fs._location}/upload/storage/v1/b/{quote(bucket)}/o"
-        asked = {"uploadType": "media", "name": key, "ifGenerationMatch": version or "0"}
+        asked = {"uploadType": "media", "name": key, **conditions}
         headers = {"Content-Type": "application/octet-stream"}
         return str(self.fs.call("POST", path, data=data, headers=headers, json_out=True, **asked)["generation"])
 
@@ -339,13 +308,6 @@ class ServerFolder(RemoteFolder):
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(temporary), data))
         self._rename(temporary, name)
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Servers know no condition: of two at once the last one has made it."""
-        if self.read(name) is not None:
-            return False
-        self.write(name, data)
-        return self.read(name) == data
-
     def publish(self, files: Mapping[str, Path]) -> None:
         for name, staged in files.items():
             temporary = self._temporary()
@@ -364,21 +326,16 @@ class ServerFolder(RemoteFolder):
         return f"{layout.TEMPORARY_FOLDER}/upload-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
     def _rename(self, name: str, new_name: str) -> None:
-        """Some servers replace what is there, others refuse to: there it is removed before."""
+        """Some servers replace what is there, others refuse to: so it is removed before."""
         source, target = self._full(name), self._full(new_name)
 
         def attempt() -> None:
+            if self._look_at(name) is None and self._look_at(new_name) is not None:
+                return  # an attempt before has done it, and the answer got lost
             self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-            try:
-                self.fs.mv(source, target)
-            except Exception:
-                is_there = self._look_at(new_name) is not None
-                if is_there and self._look_at(name) is None:
-                    return  # it was done, and the answer got lost
-                if not is_there:
-                    raise
+            if self._look_at(new_name) is not None:
                 self.fs.rm_file(target)
-                self.fs.mv(source, target)
+            self.fs.mv(source, target)
 
         self._change(f"renaming to {new_name}", attempt)
 
@@ -387,17 +344,15 @@ class ServerFolder(RemoteFolder):
         self.fs = type(self.fs)(*self.fs.storage_args, **{**self.fs.storage_options, "skip_instance_cache": True})
 
 
-def remote_folder(place: Place, fs: Any, path: str) -> RemoteFolder:
-    """The folder at `path` of a file system that is not of this machine."""
+def kind_of(fs: Any) -> type[RemoteFolder]:
+    """The class for folders of a file system that is not of this machine."""
     from fsspec import AbstractFileSystem
 
-    kind: type[RemoteFolder] = ServerFolder
     if "memory" in protocols(fs):
-        kind = MemoryFolder
-    elif "gs" in protocols(fs):
-        kind = GoogleFolder
-    elif "s3" in protocols(fs) and hasattr(fs, "call_s3") and not fs.version_aware:
-        kind = S3Folder
-    elif appears_whole(fs) or type(fs).mv is AbstractFileSystem.mv:  # which copies and deletes
-        kind = RemoteFolder
-    return kind(place, fs, path)
+        return MemoryFolder
+    if "gs" in protocols(fs):
+        return GoogleFolder
+    if "s3" in protocols(fs) and hasattr(fs, "call_s3") and not fs.version_aware:
+        return S3Folder
+    # Without a `mv` of its own a file system copies and deletes.
+    return RemoteFolder if appears_whole(fs) or type(fs).mv is AbstractFileSystem.mv else ServerFolder

@@ -88,6 +88,7 @@ class Stores:
 
     def open(self, url: str) -> tuple[Any, str]:
         """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
+        url = os.path.expanduser(url)
         if (path := self._local_path(url)) is not None:
             return LocalFiles(), path
         from fsspec.core import split_protocol, url_to_fs
@@ -117,7 +118,7 @@ class Stores:
 
     def _local_path(self, url: str) -> str | None:
         """What fsspec makes of a plain path on this machine; None for anything else, and on Windows."""
-        if ":" in url or url.startswith("~") or os.sep != "/" or self._options.keys() & {*LocalFiles.protocol}:
+        if ":" in url or os.sep != "/" or self._options.keys() & {*LocalFiles.protocol}:
             return None
         if url.startswith("/"):
             return url.rstrip("/") or "/"

@@ -12,7 +12,6 @@ import logging
 import os
 import tempfile
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -150,19 +149,7 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
         made = failed(sample, error)
-    works_as: frozenset[str] = getattr(step, "works_as", frozenset())
-    if not works_as:
-        return made
-    if isinstance(made, Sample):
-        return _marked(made, sample, works_as)
-    return [_marked(one, sample, works_as) for one in made]
-
-
-def _marked(made: Sample, given: Sample, works_as: frozenset[str]) -> Sample:
-    """What a step has made of `given`, with the names under which the step works, unless it has left it as it was."""
-    if made.body is given.body and made.fields is given.fields and made.members is given.members:
-        return made
-    return replace(made, processed=made.processed | works_as)
+    return made
 
 
 def _unsupported(step: Any, sample: Sample) -> str:
@@ -255,8 +242,9 @@ class Pipeline:
                         f"{name} fills a column {column!r}, which the list has as well: give it another name"
                     )
                 raise OptionError(
-                    f"save_additional_columns: the step for {name} writes a column {column!r} itself; rename it in the"
-                    " list, leave it out, or leave the files as they are with --disable_all_reencoding"
+                    f"save_additional_columns: the step for {name} writes a column {column!r} itself; give that of the"
+                    f" list another name ({column}:list_{column}), leave it out, or leave the files as they are with"
+                    " --disable_all_reencoding"
                 )
 
     def _named(self, column: str) -> str:
@@ -358,7 +346,6 @@ class ByMember:
         self._steps = steps
         self.columns = {column: type for step in steps.values() for column, type in step.columns.items()}
         self.members = {ext: type for step in steps.values() for ext, type in getattr(step, "members", {}).items()}
-        self.works_as = frozenset[str]().union(*(getattr(step, "works_as", ()) for step in steps.values()))
 
     @property
     def file_columns(self) -> tuple[str, ...]:
@@ -383,17 +370,6 @@ class ByMember:
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
         made: Sample | Sequence[Sample] = self._steps[sample.row.member](sample)
         return made
-
-
-def steps_by_option(media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> dict[str, list[str]]:
-    """Option, under the name that the user gave it -> the steps of any2ds that are to change files because of it."""
-    names = by_preset or {}
-    steps: defaultdict[str, list[str]] = defaultdict(list)
-    for step, asked in _asked_for(media):
-        if STEPS[step].files:
-            for option in dict.fromkeys(names.get(option, option) for option in asked):
-                steps[option].append(step)
-    return steps
 
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:

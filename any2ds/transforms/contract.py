@@ -19,9 +19,8 @@ class Transform(Protocol):
     """A step that changes files. Called from several threads at once, with samples whose bodies are in memory.
 
     One that adds extra files to a sample (`with_member`) names their extensions in `members`; in record formats each is
-    a column. One of any2ds has `works_as`, names of `STEPS`: samples that it changes or fails are counted under these.
-    Those of its columns that tell of the stored file are `file_columns`; `describe(sample)` reads them from the header
-    of another file, which a step of the user has put in its place.
+    a column. Those of its columns that tell of the stored file are `file_columns`; `describe(sample)` reads them from
+    the header of another file, which a step of the user has put in its place.
     """
 
     columns: Mapping[str, pa.DataType]  # of the metadata that it fills
@@ -56,34 +55,29 @@ class StepInfo:
     options: frozenset[str]  # that turn it on
     extra: str = ""  # that installs its libraries
     libraries: tuple[str, ...] = ()  # the packages that determine the bytes and the metadata that it makes
-    files: str = ""  # what it changes, in the singular; "" if it judges files of any kind
 
 
 STEPS: Mapping[str, StepInfo] = {
-    "archive": StepInfo(frozenset({"unpack"}), files="archive"),
+    "archive": StepInfo(frozenset({"unpack"})),
     "image": StepInfo(
         frozenset({"file_size", "decode_check", *ImageOptions.__dataclass_fields__}),
         "image",
         ("opencv", "pillow", "simplejpeg"),
-        "image",
     ),
     "audio": StepInfo(
         frozenset({"decode_check", "clip_seconds", "clips_col", *AudioOptions.__dataclass_fields__}),
         "audio",
         ("av",),
-        "sound",
     ),
     "video": StepInfo(
         frozenset({"decode_check", "min_duration", "max_duration", *VideoOptions.__dataclass_fields__}),
         "video",
         ("av",),
-        "video",
     ),
     "text": StepInfo(
         frozenset({"extract_text"}),
         "text",
         ("trafilatura", "lxml", "pypdfium2", "charset-normalizer"),
-        "web page or PDF file",
     ),
     "only_images": StepInfo(frozenset({"only_images"})),
 }

@@ -146,7 +146,6 @@ class JoinedRows:
             fields.update(zip(columns, values, strict=True))
         known: dict[str, Any] = {
             "not_processed": {name: why for name, part in parts.items() for why in (part.not_processed or {}).values()},
-            "processed": frozenset[str]().union(*(part.processed for part in parts.values())),
             "seconds": outcome.seconds,
         }
         row = self._row(position, outcome.row)

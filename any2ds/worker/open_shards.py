@@ -255,6 +255,7 @@ class OpenShards:
             del self._open[shard.job.shard_id]
             shard.settle()
             shard.stats.robots, self.robots = self.robots, RobotsCost()
+            shard.stats.process = self.metrics.cost_of_shard()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     # --- shards that are not finished here ---

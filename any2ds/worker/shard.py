@@ -216,8 +216,6 @@ class OpenShard:
             for sample in left:
                 try:
                     self.metadata.add(sample)
-                    if sample.processed:
-                        self.stats.processed.update(sample.processed)
                     if sample.body is not None:
                         if is_shared:
                             self._make_room(sample)

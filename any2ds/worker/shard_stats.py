@@ -12,7 +12,7 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, STATUS_OF_STAGE, 
 from any2ds.core.histogram import Histogram
 from any2ds.core.members import Members
 from any2ds.core.metadata import example_of
-from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
+from any2ds.core.reports import ProcessCost, RobotsCost, ShardReport, most_frequent
 
 _FAILED = STATUS_OF_STAGE["fetch"]
 
@@ -26,12 +26,12 @@ class ShardStats:
         self.start_time = time.time()
         self._bytes = 0  # of stored files
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
-        self.processed: Counter[str] = Counter()  # step of any2ds -> samples that it has changed or failed
         self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.replaces: Mapping[str, int] = {}  # failure code -> rows of earlier shards that are tried again in this one
         self.replaced_members: Mapping[str, Mapping[str, int]] = {}  # what had become of their members
         self.attempts = 0
         self.robots = RobotsCost()
+        self.process = ProcessCost()
         self._seconds = array("d")  # of transfers: a Histogram of all at once takes a third of the time
         self._statuses: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
@@ -97,9 +97,9 @@ class ShardStats:
             replaces=dict(self.replaces),
             replaced_members={name: dict(of) for name, of in self.replaced_members.items()},
             not_processed=most_frequent(self.not_processed),
-            processed=dict(self.processed),
             attempts=self.attempts,
             examples=self.examples,
             members={name: dict(of) for name, of in self._of_members.items() if of},
             latencies=dict(Histogram.of(self._seconds).counts),
+            process=self.process,
         )

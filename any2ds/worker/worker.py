@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FEW_TRANSFERS = 256  # with thread_count=auto: fewer than this are worth a word
-_ROWS_PER_PROCESS = 1000  # that are stored as they come: they take the processor as long as a process takes to begin
+ROWS_PER_PROCESS = 1000  # that are stored as they come: they take the processor as long as a process takes to begin
 
 
 class ShardWorker:
@@ -71,7 +71,7 @@ class ShardWorker:
         self._media, self._limits = carried(media or MediaOptions()), limits or TransformLimits()
         self._steps = step_records(self._media)
         changes_files = bool(self._media.asked() or self._media.files.transform)
-        self.rows_per_process = 1 if changes_files else _ROWS_PER_PROCESS
+        self.rows_per_process = 1 if changes_files else ROWS_PER_PROCESS
         self._new_fetcher = new_fetcher
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs

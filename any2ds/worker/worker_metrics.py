@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic, Wait, WorkerMetrics
 from any2ds.core.processes import resources
+from any2ds.core.reports import ProcessCost
 from any2ds.fetch.contract import Fetcher
 
 LONG_WRITE = 0.01  # seconds from which on it counts
@@ -34,6 +35,7 @@ class MetricsCollector:
         self._at = time.monotonic()
         self._own_cpu = time.thread_time()
         self._cpu = resources.cpu()
+        self._at_last_shard = ProcessCost(self._cpu, self._own_cpu)
         self.is_held_back = False  # rows wait until finished shards are published
         self.is_supplied = False  # the next shard waits until steps have less to do
         self.is_crowded = False  # the next shard waits until another one is complete
@@ -47,6 +49,16 @@ class MetricsCollector:
 
     def waited_to_publish(self, since: float) -> None:
         self.waited(self._publishing, time.monotonic() - since)
+
+    def cost_of_shard(self) -> ProcessCost:
+        """What the process took since the last call, in the thread that works."""
+        before = self._at_last_shard
+        now = self._at_last_shard = ProcessCost(
+            resources.cpu(), time.thread_time(), resources.memory(), self._buffer.received
+        )
+        return ProcessCost(
+            max(0.0, now.cpu - before.cpu), now.own_cpu - before.own_cpu, now.memory, now.received - before.received
+        )
 
     def drain(self) -> WorkerMetrics:
         """Measurements since the last call. To be called in the thread that works."""

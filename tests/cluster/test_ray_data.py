@@ -9,7 +9,7 @@ import pytest
 import ray
 
 import any2ds
-from any2ds.dataset.loaders import snippets
+from any2ds.describe.loaders import snippets
 from tests.cluster.conftest import ROWS, SHARDS, Listed
 from tests.support.raycluster import HEAD, SECOND, ray_cluster
 

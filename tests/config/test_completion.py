@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from any2ds.config.commands import COMMANDS
-from any2ds.config.completion import SHELLS, script
+from any2ds.config.help import SHELLS
+from any2ds.config.help import completion_script as script
 from any2ds.config.options import declared
 from any2ds.testing.processes import LONG
 from tests.support.programs import program
 
 # Each program reads the script and the line from its arguments, and prints the completions, one a line.
 _BASH = """
-source "$1"; COMP_LINE=$2; COMP_POINT=${#2}; COMP_WORDS=(); COMP_CWORD=0; COMPREPLY=(); _any2ds
+source "$1"; COMP_LINE=$2; COMP_POINT=${#2}; COMPREPLY=()
+read -ra COMP_WORDS <<< "$2"; [[ $2 == *" " ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_any2ds
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 _FISH = "source $argv[1]; complete -C $argv[2]"
@@ -31,7 +33,7 @@ zpty -r -m shell found '*END*'
 print -r -- "$found"
 """
 _ZSH_SETUP = r"""
-autoload -Uz compinit; compinit -u -D; source SCRIPT; compdef _any2ds any2ds
+autoload -Uz compinit; compinit -u -D; eval "$(< SCRIPT)"
 compadd() {
   if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
   local -a found; builtin compadd -A found "$@"; (( $#found )) && print -rl -- "" "  "${^found}
@@ -74,7 +76,7 @@ def test_commands_options_and_values_are_offered(shell: str, folder: Path) -> No
     names = {f"--{info.name}" for info in declared()}
     assert names <= offered(shell, "any2ds --", folder)
     assert names <= offered(shell, "any2ds urls.parquet --", folder)
-    values = {value.rpartition("=")[2] for value in offered(shell, "any2ds --output_format=", folder)}
+    values = {value.rpartition("=")[2] for value in offered(shell, "any2ds --output_format ", folder)}
     assert {"webdataset", "parquet", "files"} <= values
     assert {"webdataset"} <= offered(shell, "any2ds urls.parquet --output_format web", folder)
     of_retry = offered(shell, "any2ds retry dataset --", folder)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from any2ds.config.options import GROUPS, OVERRIDABLE, Config, declared, flat, parse_groups
+from any2ds.config.options import GROUPS, Config, flat, parse_groups
 from any2ds.core.errors import OptionError
 
 
@@ -21,7 +21,7 @@ def test_options_of_hosts_are_parsed_as_they_are_for_all(tmp_path: Path) -> None
         "hosts:\n"
         '  Images.Example.com: {max_per_host: 2, host_delay: 0.5, user_agent: "any2ds (agreed)"}\n'
         '  "*.example.org": {headers: ["Authorization: Bearer x"], proxy: "p:3128", ignore_ssl_certificate: yes}\n'
-        "  bücher.example:8080: {cookies: null, disallowed_header_directives: noai}\n"
+        "  bücher.example:8080: {robots: ignore, disallowed_header_directives: noai}\n"
     )
     config = Config.from_options({"config": str(file)})
     assert config.fetch.hosts == {
@@ -31,7 +31,7 @@ def test_options_of_hosts_are_parsed_as_they_are_for_all(tmp_path: Path) -> None
             "proxy": "http://p:3128",
             "ignore_ssl_certificate": True,
         },
-        "xn--bcher-kva.example:8080": {"cookies": None, "disallowed_header_directives": ("noai",)},
+        "xn--bcher-kva.example:8080": {"robots": "ignore", "disallowed_header_directives": ("noai",)},
     }
     assert flat(parse_groups(config.to_options(), GROUPS)) == config.to_options()
     assert pickle.loads(pickle.dumps(config.fetch)) == config.fetch
@@ -46,7 +46,6 @@ def test_options_of_hosts_are_parsed_as_they_are_for_all(tmp_path: Path) -> None
         ({"a.test": {"headers": "Bearer hunter2"}}, ["a.test", "headers", "Referer"]),
         ({"a.test": {"proxy": "http://me:hunter2@p"}}, ["a.test", "proxy", "with its port"]),
         ({"a.test": {"proxy": "gopher://me:hunter2@p:1"}}, ["a.test", "proxy", "socks5h"]),
-        ({"a.test": {"cookies": "absent.txt"}}, ["a.test", "absent.txt", "No such file"]),
         ({"a.test": 2}, ["a.test", "must hold options"]),
         ({"a.test": {}, "A.test.": {}}, ["A.test.", "twice"]),
         ({"http://a.test/": {}}, ["http://a.test/", "expected example.org"]),
@@ -71,10 +70,6 @@ def test_values_of_secret_options_are_not_repeated() -> None:
         with pytest.raises(OptionError) as caught:
             Config.from_options({"url_list": "-", **wrong})
         assert "hunter2" not in str(caught.value)
-
-
-def test_what_can_differ_by_host_is_an_option() -> None:
-    assert set(OVERRIDABLE) <= {info.name for info in declared()}
 
 
 def test_proxies_are_written_in_one_way() -> None:

@@ -45,7 +45,7 @@ CASES = {
                 recognize_file(StoredBody.of(text.encode()), served)
     """,
     "pages": """
-        from any2ds.dataset.preview import as_it_is
+        from any2ds.describe.preview import as_it_is
         from any2ds.transforms.steps._charset import decoded
         from any2ds.transforms.steps.text import _LONG_TAG
         for text in repeated("", *UNITS, "<a ", "<!DOCTYPE ", "charset ", "encoding = "):

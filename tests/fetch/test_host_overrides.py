@@ -38,11 +38,8 @@ def sent(server: Server, number: int = -1) -> dict[str, str]:
 
 
 def test_each_host_gets_its_own_headers_cookies_and_user_agent(fetch: Any, folder: Path) -> None:
-    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
     with serve(folder) as special, serve(folder) as plain:
-        hosts = {
-            at(special): {"headers": "Authorization: Bearer x", "cookies": folder / "jar.txt", "user_agent": "agreed/1"}
-        }
+        hosts = {at(special): {"headers": "Authorization: Bearer x, Cookie: session=abc", "user_agent": "agreed/1"}}
         urls = [special.url("a.jpg"), plain.url("a.jpg")] * 20
         found = fetch(urls, hosts=hosts, headers="X-Own: all", thread_count=2)
         assert all(isinstance(outcome, Payload) for outcome in found)
@@ -66,10 +63,9 @@ def test_opt_outs_may_differ_and_limits_too(fetch: Any, folder: Path) -> None:
 
 
 def test_what_is_meant_for_one_host_does_not_follow_a_redirect_to_another(one: Any, folder: Path) -> None:
-    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/r\tFALSE\t0\tsession\tabc\n")
     headers = ["Authorization: Bearer x", "Cookie: own=1", "X-Own: key"]
     with two(folder) as (start, end):
-        hosts = {at(start): {"headers": headers, "cookies": folder / "jar.txt", "user_agent": "agreed/1"}}
+        hosts = {at(start): {"headers": headers, "user_agent": "agreed/1"}}
         assert isinstance(one(start.url("r"), hosts=hosts), Payload)
         assert sent(start) == {"Authorization": "Bearer x", "Cookie": "own=1", "X-Own": "key"}
         assert sent(end) == {}

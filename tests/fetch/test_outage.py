@@ -11,10 +11,8 @@ from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import Failure
-from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.forecast.simulation import NEVER, Answer, Machine, simulate
 from any2ds.testing.server import serve
 from tests.support.cable import Cable, cable_to
 from tests.support.fetching import rows_of
@@ -85,20 +83,18 @@ def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
     assert codes == ["ok"] * 300 + ["timeout_total"] * 20 + ["connect"] * 300
 
 
-@pytest.mark.parametrize("hosts", sampled([1, 8]))
-def test_silent_and_slow_rows_at_the_end_of_a_list_are_no_outage(hosts: int) -> None:
-    kinds = [0.02] * 200 + [NEVER] * 12 + [4.5] * 20
-    rows = [Row(0, n, str(n), f"http://h{n % hosts}.example/{n}") for n in range(len(kinds))]
-
-    def answer(host: str, row: Row, at_once: int) -> Answer:
-        number = str(row.url).rpartition("/")[2]  # of a probe as well
-        return Answer(kinds[int(number)] if number.isdigit() else 0.02, 100)
-
-    options = Config.from_options({"url_list": "-"}).fetch
-    run = simulate(options, rows, answer, Machine(), 1)
-    assert run.codes == {"success": 220, "timeout_total": 12}
-    assert run.attempts == len(rows)
-    assert run.seconds < 1.5 * options.timeout
+@pytest.mark.slow
+def test_silent_and_slow_rows_at_the_end_of_a_list_are_no_outage(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    with serve(tmp_path, {"hang": ["timeout"], "slow.jpg": ["slow:4.5"]}) as server:
+        names = ["a.jpg"] * 200 + ["hang"] * 12 + ["slow.jpg"] * 20
+        chosen = Config.from_options({"url_list": "-"}).fetch
+        with closing(Buffer(1 << 30, 64)) as buffer, closing(UrlFetcher(chosen, buffer)) as fetcher:
+            urls = [f"{server.url(name)}?{number}" for number, name in enumerate(names)]
+            found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
+    failed = {fetched.row.position for fetched in found if isinstance(fetched.outcome, Failure)}
+    assert failed == set(range(200, 212))
+    assert all(fetched.attempts == 1 for fetched in found)
 
 
 def test_a_host_without_a_name_is_no_outage_though_its_robots_txt_waits(tmp_path: Path) -> None:

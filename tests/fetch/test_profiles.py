@@ -1,6 +1,5 @@
 """Which options hold for which host, as a pure decision; and how the schedule keeps to them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,12 +124,3 @@ def test_a_host_may_make_us_wait_as_long_as_its_own_limit_says() -> None:
         busy = Failure("fetch", "http_429", "", 429, None, 500.0)
         kept.append((attempt.host.name, schedule.finish(attempt, busy, 0.0) is None))
     assert kept == [("patient.test", True), ("other.test", False)]
-
-
-def test_a_cookie_file_that_is_gone_is_named(tmp_path: Path) -> None:
-    jar = tmp_path / "jar.txt"
-    jar.write_text("")
-    options = Config.from_options({"url_list": "-", "hosts": {"a.test": {"cookies": str(jar)}}}).fetch
-    jar.unlink()
-    with pytest.raises(Exception, match=r"jar\.txt"):
-        Profiles(options)

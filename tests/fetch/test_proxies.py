@@ -82,21 +82,13 @@ def test_the_option_wins_over_the_environment(one: Any, folder: Path, monkeypatc
 
 
 def test_headers_for_the_server_do_not_reach_the_proxy_of_a_tunnel(one: Any, folder: Path) -> None:
-    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tTRUE\t0\tsession\thunter2\n")
     with serve_proxy() as proxy, serve(folder, tls=True) as server:
         url = server.url("a.jpg").replace("://", "://you:hunter2@")
-        options = {"headers": "X-Key: hunter2", "cookies": folder / "jar.txt", "ignore_ssl_certificate": True}
+        options = {"headers": "X-Key: hunter2, Cookie: session=hunter2", "ignore_ssl_certificate": True}
         assert isinstance(one(url, proxy=proxy.url, **options), Payload)
         assert server.requests[0].headers["Cookie"] == "session=hunter2"
         assert "hunter2" not in "".join(proxy.heads)
         assert "eW91Omh1bnRlcjI=" not in "".join(proxy.heads)
-
-
-def test_cookies_of_answers_are_not_added_to_those_of_the_file(fetch: Any, folder: Path) -> None:
-    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
-    with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
-        fetch([server.url("a.jpg")] * 3, thread_count=1, cookies=folder / "jar.txt")
-        assert [request.headers["Cookie"] for request in server.requests] == ["session=abc"] * 3
 
 
 def test_a_proxy_may_be_verified_where_the_server_is_not(
@@ -107,17 +99,6 @@ def test_a_proxy_may_be_verified_where_the_server_is_not(
         for ignore in (True, False, True):
             outcome = one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=ignore)
             assert isinstance(outcome, Payload) is ignore
-
-
-def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, folder: Path) -> None:
-    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/with\tFALSE\t0\tsession\tabc\n")
-    with serve(folder, {"with": ["redirect:a.jpg"]}) as server:
-        urls = [server.url("with"), server.url("a.jpg")] * 3
-        fetch(urls, thread_count=1, cookies=folder / "jar.txt")
-        assert {(request.path, request.headers.get("Cookie")) for request in server.requests} == {
-            ("with", "session=abc"),
-            ("a.jpg", None),
-        }
 
 
 METADATA = [

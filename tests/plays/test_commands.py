@@ -12,7 +12,7 @@ import any2ds
 from tests.support.play import ROOT, Play, Row
 
 COMMANDS = (
-    "download retry estimate verify inspect report card build new recipes finish completion".split()  # noqa: SIM905
+    "download retry estimate verify inspect report card build new recipes completion".split()  # noqa: SIM905
 )
 
 
@@ -22,9 +22,8 @@ def test_each_command_has_help(command: str) -> None:
     pages = [play.run(*words) for words in ((command, "--help"), ("help", command))]
     for page in pages:
         assert (page.exit_code, page.stderr) == (0, "")
-        assert page.stdout.startswith(f"any2ds {command}:")
+        assert page.stdout.startswith("usage: any2ds" if command != "completion" else "any2ds completion:")
     assert pages[0].stdout == pages[1].stdout
-    assert max(map(len, pages[0].stdout.splitlines())) <= 80 or command == "completion"
 
 
 @pytest.mark.parametrize(
@@ -73,11 +72,11 @@ def test_bash_completes_options_and_values() -> None:
     for line, wanted in (
         ("any2ds ver", "verify"),
         ("any2ds verify --rep", "--repair"),
-        ("any2ds list --output_fo", "--output_folder="),
+        ("any2ds list --output_fo", "--output_folder"),
         ("any2ds help htt", ""),
     ):
         end = f'COMP_LINE="{line}" COMP_POINT={len(line)} COMP_WORDS=({line}) COMP_CWORD={len(line.split()) - 1}'
-        ask = f'{script}\n{end}\n_any2ds\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+        ask = f'{script}\n{end}\n_shtab_any2ds\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
         done = subprocess.run([bash, "--norc"], input=ask, text=True, capture_output=True, check=False)
         assert wanted in done.stdout
         assert done.stderr == ""
@@ -227,12 +226,6 @@ def test_columns_that_are_not_kept_are_named() -> None:
     assert all(word in outcome.stderr for word in ("licence", "alt"))
     log = Play({"a.jpg": Row(columns={"licence": "x", "alt": "y"})}, caption_col="alt").run(log_format="json").log
     assert log[0]["columns_left_out"] == ["licence"]
-
-
-def test_options_without_effect_are_named_in_the_end() -> None:
-    log = Play({"a.txt": "ok"}, file_size=16).run(log_format="json").log
-    (finish,) = [line for line in log if line["event"] == "finish"]
-    assert [name.strip("-") for name in finish["unused_options"]] == ["file_size"]
 
 
 # --- config files ---

@@ -1,19 +1,25 @@
 """`any2ds estimate` says what a run would take, and writes nothing into the dataset."""
 
 import json
+import os
 from typing import Any
 
 import pytest
 
-from tests.support.play import Outcome, Play, body_of
+from tests.support.pictures import jpeg_of, photograph
+from tests.support.play import Outcome, Play, Row, body_of
 
 ROWS = {f"{n}.jpg": "ok" for n in range(6)} | {"6.jpg": "http_404", "7.jpg": "http_503"}
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.exit_code == 0
+    assert outcome.exit_code == 0, outcome.stderr
     found: dict[str, Any] = json.loads(outcome.stdout)
     return found
+
+
+def estimated(play: Play, *arguments: str, **options: Any) -> dict[str, Any]:
+    return figures(play.run("estimate", *arguments, format="json", **{"host_delay": 0, **options}))
 
 
 @pytest.fixture
@@ -24,17 +30,113 @@ def trial() -> Play:
     return play
 
 
+# --- the list ---
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "txt"])
+def test_rows_duplicates_and_hosts_of_a_list_are_counted(trial: Play, form: str) -> None:
+    urls = [f"http://H{n % 3}.example/{n % 90}.jpg" for n in range(100)]
+    if form == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"url": urls}), trial.folder / "urls.parquet")
+    else:
+        lines = {"csv": ["url", *urls], "jsonl": [json.dumps({"url": url}) for url in urls]}.get(form, urls)
+        (trial.folder / f"urls.{form}").write_text("\n".join(lines))
+    found = estimated(trial, f"urls.{form}", from_dataset="out")["list"]
+    assert (found["rows"], found["is_exact"], found["distinct"], found["hosts"]) == (100, True, 90, 3)
+    assert found["duplicates"] == 0.1
+    assert found["largest_hosts"] == {"h0.example": 34, "h1.example": 33, "h2.example": 33}
+
+
+def test_urls_without_a_host_have_none(trial: Play) -> None:
+    urls = ["data:,1", "DATA:text/plain;base64,QUJD", "file:///tmp/a", "mailto:me@a", "http:///2", "nonsense", ""]
+    (trial.folder / "other.txt").write_text("\n".join([*urls, "http://me@A.example/1", "http://[::1]:81/2"]))
+    assert estimated(trial, "other.txt", from_dataset="out")["list"]["largest_hosts"] == {"a.example": 1, "[::1]:81": 1}
+
+
+def test_rows_that_cannot_be_read_are_not_stored(trial: Play) -> None:
+    (trial.folder / "some.jsonl").write_text("\n".join(['{"url": "http://a/1"}'] * 9 + ["{broken"]))
+    found = estimated(trial, "some.jsonl", from_dataset="out")
+    assert (found["list"]["rows"], found["list"]["bad"]) == (10, 1)
+    assert found["dataset"]["stored_rows"]["value"] == pytest.approx(9 * 0.75)
+
+
+# --- the sample ---
+
+
 def test_a_sample_of_the_list_is_fetched_into_a_dataset_of_its_own() -> None:
-    play = Play(ROWS, host_delay=0)
-    outcome = play.run("estimate", format="json", sample=5, sample_folder="sample")
+    play = Play(ROWS)
+    outcome = play.run("estimate", format="json", sample=5, sample_folder="sample", host_delay=0)
     found = figures(outcome)
     assert (found["list"]["rows"], found["list"]["hosts"], found["sample"]["rows"]) == (8, 1, 5)
     assert outcome.requests.total() == 5
     assert outcome.files == {}
+    assert found["sample"]["cpu_per_file"] > 0
     play.out = "sample"
     assert len(play.run("inspect").metadata) == 5
-    again = figures(play.run("estimate", "list.jsonl", format="json", sample=5, sample_folder="sample"))
+    again = estimated(play, from_dataset="sample")
     assert again["sample"]["outcomes"] == found["sample"]["outcomes"]
+    assert again["sample"]["cpu_per_file"] == found["sample"]["cpu_per_file"]
+    figures(play.run("estimate", "list.jsonl", format="json", sample=3, sample_folder="sample", host_delay=0))
+    assert len(play.run("inspect").metadata) == 3
+
+
+def test_a_folder_of_somebody_is_not_replaced(trial: Play) -> None:
+    before = trial.files()
+    outcome = trial.run("estimate", sample_folder="out")
+    assert (outcome.exit_code, outcome.requests.total(), trial.files()) == (2, 0, before)
+    assert "holds no sample of an estimate" in outcome.stderr
+
+
+def test_a_host_is_asked_a_few_times_a_second_and_so_many_rows_as_that_allows() -> None:
+    play = Play({f"{n}.jpg": "ok" for n in range(60)})
+    outcome = play.run("estimate", format="json", host_delay=0.5)
+    assert "a sample of 20 rows into estimate-sample, at most 2 a second per host: about 10 s" in outcome.stderr
+    times = sorted(request.at for request in play.web.requests)
+    assert (outcome.requests.total(), figures(outcome)["sample"]["rows"]) == (20, 20)
+    assert times[-1] - times[0] > 19 * 0.45
+
+
+def test_rows_that_a_step_refuses_are_not_stored() -> None:
+    photo, page = jpeg_of(photograph(64, 64, 1), 2000), b"<html>" + bytes(1000)
+    rows = {f"{n}.jpg": Row(body=photo if n % 4 else page) for n in range(40)}
+    play = Play(rows, only_images=True, file_size=32)
+    found = estimated(play)
+    assert found["sample"]["outcomes"] == {"success": 0.75, "not_decodable": 0.25}
+    assert found["dataset"]["stored_rows"]["value"] == 30
+    assert play.run().codes == {"success": 30, "not_decodable": 10}
+
+
+def test_rows_with_several_urls_need_all_of_them() -> None:
+    lines = [f"{{web}}{n}.jpg,{{web}}{n % 6 + 6 * (n % 2)}.jpg" for n in range(6)]
+    rows = {f"{n}.jpg": "ok" for n in range(6)} | {f"{n}.jpg": "http_404" for n in range(6, 12)}
+    play = Play(rows, lists={"urls.csv": "\n".join(["link,mask", *lines])}, url_col="image:link,mask:mask")
+    found = estimated(play)
+    assert (found["list"]["rows"], found["sample"]["rows"]) == (6, 6)
+    assert found["sample"]["success"]["value"] == 0.5
+    assert found["list"]["largest_hosts"] == {play.web.base_url.split("/")[2]: 12}
+
+
+def test_the_delay_of_a_robots_txt_decides_the_time() -> None:
+    play = Play({f"{n}.jpg": "ok" for n in range(300)} | {"robots.txt": Row(body=b"User-agent: *\nCrawl-delay: 0.3\n")})
+    names = [f"{n}.jpg" for n in range(300)]
+    play.write_list(names)
+    found = estimated(play, "list.jsonl", robots="respect", sample=4)
+    assert found["predictions"][0]["limit"] == "hosts"
+    assert found["predictions"][0]["seconds"]["value"] == pytest.approx(90, abs=10)
+    assert any("asks for 0.3 s between two requests: its 300 rows take 0:01:30" in each for each in found["remarks"])
+
+
+@pytest.mark.slow
+def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long() -> None:
+    play = Play({f"{n}.jpg": "ok" for n in range(12)} | {"robots.txt": Row(body=b"User-agent: *\nCrawl-delay: 60\n")})
+    play.write_list([f"{n}.jpg" for n in range(12)])
+    found = estimated(play, "list.jsonl", robots="respect", sample_folder="sample")
+    assert found["sample"]["rows"] == 0
+    assert found["predictions"][0]["seconds"]["value"] > 11 * 60
+    assert any("no row of the sample could be fetched" in each for each in found["remarks"])
 
 
 def test_a_dataset_is_taken_as_the_sample(trial: Play) -> None:
@@ -53,32 +155,21 @@ def test_a_dataset_is_taken_as_the_sample(trial: Play) -> None:
     assert "retries" in {advice["option"] for advice in found["advice"]}
 
 
-@pytest.mark.parametrize(("output_format", "start"), [("md", "#"), ("screen", "the list")])
-def test_other_forms_have_the_same_figures(trial: Play, output_format: str, start: str) -> None:
-    text = trial.run("estimate", format=output_format, from_dataset="out").stdout
-    assert text.lstrip().startswith(start)
-    assert "75.0%" in text
-    assert "http" in text
+# --- when there is nothing to estimate ---
 
 
-def test_prices_are_those_of_the_file(trial: Play) -> None:
-    (trial.folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 3600, "requests_1000": 0}')
-    found = figures(trial.run("estimate", format="json", from_dataset="out", price="prices.json", machines="1"))
-    assert (found["prices"]["currency"], found["prices"]["machine_hour"], found["prices"]["egress_gb"]) == (
-        "EUR",
-        3600,
-        0.09,
-    )
-    (run,) = found["predictions"]
-    assert run["costs"]["compute"] == pytest.approx(run["seconds"]["value"], rel=0.01)
+def test_without_a_network_it_says_so() -> None:
+    play = Play({}, lists={"urls.txt": "\n".join(f"http://127.0.0.1:9/{n}" for n in range(20))})
+    outcome = play.run("estimate", host_delay=0)
+    assert outcome.exit_code == 1
+    assert "is there a network" in outcome.stderr
 
 
-def test_duplicates_and_bad_rows_of_the_list_are_counted(trial: Play) -> None:
-    (trial.folder / "other.txt").write_text(
-        f"{trial.web.url('0.jpg')}\n" * 3 + "nonsense\n" + f"{trial.web.url('1.jpg')}\n"
-    )
-    found = figures(trial.run("estimate", "other.txt", format="json", from_dataset="out"))["list"]
-    assert (found["rows"], found["distinct_urls"], found["duplicates"]) == (5, 3, 0.4)
+def test_a_list_of_which_nothing_can_be_fetched_has_no_time() -> None:
+    found = estimated(Play({}, lists={"urls.txt": "file:///a\nfile:///b"}))
+    assert (found["predictions"], found["advice"], found["sample"]["success"]["value"]) == ([], [], 0)
+    said = "(scheme_not_allowed): If you trust the list: --allow_schemes=file"
+    assert any(said in remark for remark in found["remarks"])
 
 
 @pytest.mark.parametrize(
@@ -101,15 +192,51 @@ def test_wrong_options_are_refused(trial: Play, options: dict[str, Any], said: s
     assert said in outcome.stderr
 
 
+# --- what it says ---
+
+
+@pytest.mark.parametrize(("output_format", "start"), [("md", "#"), ("screen", "the list")])
+def test_other_forms_have_the_same_figures(trial: Play, output_format: str, start: str) -> None:
+    text = trial.run("estimate", format=output_format, from_dataset="out").stdout
+    assert text.lstrip().startswith(start)
+    assert "75.0%" in text
+    assert "http" in text
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_the_screen_fits(trial: Play, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "COLUMNS", str(columns))
+    outcome = trial.run("estimate", way="command", from_dataset="out")
+    assert max(map(len, outcome.stdout.splitlines())) <= columns
+    assert "More machines do not help" in " ".join(outcome.stdout.split())
+
+
+def test_prices_are_those_of_the_file(trial: Play) -> None:
+    (trial.folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 3600, "requests_1000": 0}')
+    found = estimated(trial, from_dataset="out", price="prices.json", machines="1")
+    prices = found["prices"]
+    assert (prices["currency"], prices["machine_hour"], prices["egress_gb"]) == ("EUR", 3600, 0.09)
+    (run,) = found["predictions"]
+    assert run["costs"]["compute"] == run["costs"]["run"] == pytest.approx(run["seconds"]["value"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [('{"machine": 1}', "is no price"), ('{"egress_gb": "much"}', "must be a number")]
+)
+def test_other_prices_are_refused(trial: Play, content: str, said: str) -> None:
+    (trial.folder / "prices.json").write_text(content)
+    outcome = trial.run("estimate", from_dataset="out", price="prices.json")
+    assert outcome.exit_code == 2
+    assert said in outcome.stderr
+
+
 def test_a_faster_line_takes_no_longer(trial: Play) -> None:
-    times = [
-        figures(trial.run("estimate", format="json", from_dataset="out", bandwidth=line, machines="1"))["predictions"][
-            0
-        ]
+    slow, fast = (
+        estimated(trial, from_dataset="out", bandwidth=line, machines="1")["predictions"][0]
         for line in ("1kbit", "1Gbit")
-    ]
-    assert times[0]["seconds"]["value"] > times[1]["seconds"]["value"]
-    assert times[0]["limit"] == "bandwidth"
+    )
+    assert slow["seconds"]["value"] > fast["seconds"]["value"]
+    assert slow["limit"] == "bandwidth"
 
 
 def test_estimate_from_python(trial: Play) -> None:
@@ -118,3 +245,5 @@ def test_estimate_from_python(trial: Play) -> None:
     assert [run.machines for run in outcome.result.predictions] == [1, 2]
     assert outcome.result.to_json()["list"]["rows"] == 8
     assert outcome.result.to_markdown().startswith("#")
+    assert repr(outcome.result).startswith("<Estimate 75% of 8 rows stored")
+    assert "http_503" in outcome.result._repr_html_()

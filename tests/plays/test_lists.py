@@ -381,8 +381,8 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "a column that any2ds writes": (
         "l.csv",
         "url,status\n{web}a.txt,x\n",
-        {"save_additional_columns": "status"},
-        "'status'",
+        {"save_additional_columns": "status:key"},
+        "'key'",
     ),
     "another separator": ("l.csv", "url;c\n{web}a.txt;x\n", {}, "--separator=';'"),
     "an array in jsonl": ("l.jsonl", '[{"url": "{web}a.txt"}]', {}, "--input_format=json"),

@@ -78,10 +78,8 @@ def test_what_x_robots_tag_excludes(header: str, directives: str | None, code: s
 
 
 def test_headers_user_agent_and_cookies_of_the_run_are_sent() -> None:
-    play = Play({"a.txt": "ok"}, user_agent="me/1", headers="Referer: https://a, X-Key: b")
-    cookie = "127.0.0.1\tFALSE\t/\tFALSE\t0\tflavour\tvanilla\n"
-    (play.folder / "jar.txt").write_text("# Netscape HTTP Cookie File\n" + cookie)
-    assert play.run(cookies="jar.txt").codes == {"success": 1}
+    play = Play({"a.txt": "ok"}, user_agent="me/1", headers="Referer: https://a, X-Key: b, Cookie: flavour=vanilla")
+    assert play.run().codes == {"success": 1}
     (request,) = play.web.requests
     assert request.headers["User-Agent"] == "me/1"
     assert (request.headers["Referer"], request.headers["X-Key"]) == ("https://a", "b")
@@ -93,6 +91,24 @@ def test_any2ds_names_itself() -> None:
     play.run()
     assert play.web.requests[0].headers["User-Agent"].startswith("any2ds/")
     assert "+http" in play.web.requests[0].headers["User-Agent"]
+
+
+def test_a_column_of_the_list_is_the_referer_of_each_row_also_behind_a_redirect_and_in_a_retry() -> None:
+    pages = {"a.txt": "https://page/a", "b.txt": "http://me:secret@page/b c#part", "c.txt": "no\r\npage", "d.txt": None}
+    rows = {name: Row("http_503" if name == "b.txt" else "ok", columns={"page": page}) for name, page in pages.items()}
+    rows["e.txt"] = Row("redirect:/a.txt", columns={"page": "http://page/e"})
+    play = Play(rows, referer_col="page")
+    play.run()
+    assert play.run("retry", referer_col="page").exit_code == 0
+    sent = [(request.path, request.headers.get("Referer")) for request in play.web.requests]
+    assert set(sent) == {
+        ("b.txt", "http://page/b%20c"),
+        ("a.txt", "http://page/e"),
+        ("a.txt", None),  # a page on https, and a file on http
+        ("c.txt", None),
+        ("d.txt", None),
+        ("e.txt", "http://page/e"),
+    }
 
 
 def test_headers_for_one_host_replace_those_of_the_run_and_secrets_do_not_follow_a_redirect() -> None:
@@ -224,7 +240,6 @@ def test_a_name_that_leads_to_this_machine_is_blocked_where_private_addresses_ar
         {"nameservers": "no address"},
         {"hosts": {"127.0.0.1": {"timeout": 3}}},
         {"headers": "no colon"},
-        {"cookies": "absent.txt"},
         {"fetcher": "wget"},
         {"retries": -1},
         {"timeout": -1},

@@ -43,7 +43,17 @@ def document(make: Callable[[list[dict[str, Any]]], Any], **columns: Any) -> Cal
     ).encode()
 
 
+def json_lines(**columns: Any) -> Callable[[str], bytes]:
+    return lambda web: b"".join(
+        json.dumps({name: _of(value, web, i) for name, value in columns.items()}).encode() + b"\n" for i in ROWS
+    )
+
+
 def _of(value: Any, web: str, i: int) -> Any:
+    if isinstance(value, list):
+        return [_of(part, web, i) for part in value]
+    if isinstance(value, dict):
+        return {key: _of(part, web, i) for key, part in value.items()}
     return value.replace("{web}", web).replace("{i}", str(i)) if isinstance(value, str) else value
 
 
@@ -71,6 +81,17 @@ LISTS: dict[str, tuple[Callable[[str], bytes], str, str | None]] = {
         table(uid="06fd6eb5", url="{web}{i}.jpg", text="t {i}", original_width=9, clip_b32_similarity_score=0.2),
         "{i}.jpg",
         "t 0",
+    ),
+    "OBELICS": (table(images=["{web}{i}.jpg", None], texts=[None, "words"], general_metadata="x"), "{i}.jpg", None),
+    "MINT-1T": (table(url="http://page/{i}", images=["{web}{i}.jpg"], texts=["words"]), "{i}.jpg", None),
+    "MMC4": (
+        json_lines(
+            url="http://page/{i}",
+            text_list=["words"],
+            image_info=[{"image_name": "x", "raw_url": "{web}{i}.jpg", "matched_text_index": 0, "matched_sim": 0.3}],
+        ),
+        "{i}.jpg",
+        None,
     ),
     "SBU Captions": (
         document(
@@ -107,6 +128,18 @@ LISTS: dict[str, tuple[Callable[[str], bytes], str, str | None]] = {
         ),
         "{i}.jpg",
         None,
+    ),
+    "COCO, Karpathy's splits": (
+        document(
+            lambda rows: {"dataset": "coco", "images": rows},
+            filepath="val2014",
+            filename="{i}.jpg",
+            sentences=[{"raw": "A cat.", "tokens": ["a", "cat"]}, {"raw": "No dog."}],
+            cocoid=1,
+            split="test",
+        ),
+        "val2014/{i}.jpg",
+        "A cat.",
     ),
     "Visual Genome": (
         document(
@@ -227,7 +260,7 @@ def test_the_table_has_all_of_these() -> None:
 def test_the_command_of_the_table_reads_the_list(name: str) -> None:
     content, path, caption = LISTS[name]
     play = Play({path.replace("{i}", str(i)): "ok" for i in ROWS})
-    listed, _, *words = shlex.split(re.sub(r"https://[^/{]+/", play.web.base_url, COMMANDS[name]))
+    listed, _, *words = shlex.split(re.sub(r"https?://[^/{]+/", play.web.base_url, COMMANDS[name]))
     (play.folder / listed).parent.mkdir(exist_ok=True)
     (play.folder / listed).write_bytes(content(play.web.base_url))
     options = dict(word.removeprefix("--").split("=", 1) for word in words)

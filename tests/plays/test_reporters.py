@@ -157,3 +157,32 @@ def test_the_table_of_the_end() -> None:
     assert re.search(r"5 rows, 3 stored, 2 failed", screen)
     assert "{00000..00002}.tar" in screen
     assert re.search(r"retry.*\(1 row\)", screen)
+
+
+def test_rows_of_workers_that_are_killed_are_counted_once() -> None:
+    rows: dict[str, Any] = {f"{n}.jpg": "ok" for n in range(5)}
+    play = Play(rows | {"last.jpg": ["hold"]}, number_sample_per_shard=2, timeout=0, log_format="json")
+    running = play.start(distributor="multiprocessing", processes_count=2)
+    running.kill_at("published 2", "workers")
+    play.web.release()
+    outcome = running.wait()
+    last = [line for line in outcome.log if line["event"] == "progress"][-1]
+    assert (outcome.exit_code, last["outcomes"], last["rows"], last["share"]) == (0, {"success": 6}, 6, 1.0)
+
+
+def test_a_run_that_goes_on_counts_its_own_rows() -> None:
+    play = Play({f"{n}.jpg": "ok" for n in range(6)}, number_sample_per_shard=2)
+    play.run()
+    (play.folder / "out/00001_stats.json").unlink()
+    progress = [line for line in play.run(log_format="json").log if line["event"] == "progress"]
+    assert {line["total_rows"] for line in progress} == {2}
+    assert (progress[-1]["outcomes"], progress[-1]["shards_before"]) == ({"success": 2}, 2)
+
+
+def test_statistics_have_attempts_and_an_example_of_each_failure() -> None:
+    outcome = Play({"a.jpg": "ok", "b.jpg": ["http_503", "ok"], "c.jpg": "http_404"}, retries=1).run()
+    stats = json.loads(outcome.files["00000_stats.json"])
+    assert stats["attempts"] == sum(row["attempts"] for row in outcome.metadata) == outcome.requests.total() == 4
+    assert list(stats["examples"]) == ["http_404"]
+    assert stats["examples"]["http_404"].endswith("/c.jpg")
+    assert sum(stats["latencies"].values()) == 2

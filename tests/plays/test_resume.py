@@ -500,20 +500,18 @@ def test_ranks_may_run_at_once() -> None:
     assert play.run(rank=0, world_size=3).exit_code == 2
     play.web.release()
     assert [one.wait().exit_code for one in running] == [0, 0]
-    outcome = play.run("finish")
+    assert max(play.web.counts.values()) == 1
+    outcome = play.run("verify")
     assert outcome.exit_code == 0
     is_whole(outcome)
-    assert max(play.web.counts.values()) == 1
 
 
-def test_finish_names_the_shards_of_a_rank_that_never_came() -> None:
+def test_verify_names_the_shards_of_a_rank_that_never_came() -> None:
     play = Play(OK, number_sample_per_shard=1)
     play.run(rank=0, world_size=2)
-    outcome = play.run("finish", report=False)
-    assert outcome.exit_code == 1
-    assert "1, 3, 5" in outcome.screen
-    assert ".any2ds/shards" in outcome.files
-    assert outcome.requests.total() == 0
+    outcome = play.run("verify")
+    assert outcome.exit_code == 3
+    assert "3 shards (1, 3, 5) are missing" in outcome.screen
     is_whole(play.run())
 
 

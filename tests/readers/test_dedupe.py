@@ -545,9 +545,3 @@ def test_the_terminal_tells_duplicates_from_failures(media: Path, tmp_path: Path
     assert ran.returncode == 0
     assert "4 rows, 1 stored, 1 failed, 2 duplicates" in ran.stderr
     assert "its URL stands in an earlier row" in " ".join(ran.stderr.split())
-
-
-def test_a_column_of_that_name_cannot_be_carried(fetched: Download) -> None:
-    rows = pa.table({"url": ["http://a/b"], "duplicate_of": ["x"]})
-    with pytest.raises(OptionError, match="duplicate_of"):
-        fetched(rows, save_additional_columns="duplicate_of")

@@ -596,7 +596,7 @@ class TestColumns:
         assert rows(table, caption_col="text") == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
 
     @pytest.mark.parametrize(
-        ("extra", "options"),
+        ("name", "options"),
         [
             ("status", {}),
             ("key", {"url_col": "key"}),
@@ -604,9 +604,12 @@ class TestColumns:
             ("caption", {"caption_col": "text"}),
         ],
     )
-    def test_names_that_are_taken(self, extra: str, options: dict[str, str]) -> None:
-        with pytest.raises(OptionError, match=f"save_additional_columns: .*{extra}"):
-            Source(InputOptions(url_list=["http://a/1"], save_additional_columns=(extra,), **options))
+    def test_names_that_are_taken(self, name: str, options: dict[str, str]) -> None:
+        given = [{"url": "u", "link": "v", "text": "t", "key": "w", "status": "s", "caption": "c"}]
+        found = rows(given, save_additional_columns=(name,), **options)
+        assert found[0][f"list_{name}"] == given[0][name]
+        with pytest.raises(OptionError, match=f"save_additional_columns: .*'{name}'"):
+            rows(given, save_additional_columns=(f"text:{name}",), **options)
 
     def test_captions_that_are_no_text(self) -> None:
         with pytest.raises(InputError, match="'tags' holds list<item: string>, not text"):

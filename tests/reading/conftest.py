@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 from any2ds import download, retry
-from any2ds.dataset.loaders import snippets
+from any2ds.describe.loaders import snippets
 from any2ds.testing.server import Server, serve
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from any2ds.dataset.loaders import snippets
+from any2ds.describe.loaders import snippets
 
 WITH_ANY2DS = ("Grain", "Hugging Face datasets", "webdataset", "Spark", "Daft", "DuckDB", "Polars", "pandas")
 WITHOUT = {

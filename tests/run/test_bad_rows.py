@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds.config.options import InputOptions
-from any2ds.core.errors import OutputError, ReadError
+from any2ds.core.errors import OutputError
 from any2ds.core.reports import IncompleteRun
-from any2ds.readers.sources import Source
 from any2ds.testing.server import Server, serve
 
 Download = Callable[..., Any]
@@ -81,12 +79,6 @@ def test_a_list_that_grows_keeps_its_bad_rows(broken: str, server: Server, tmp_p
     assert not any2ds.verify(str(tmp_path / "out"), quiet=True).findings
 
 
-def test_with_stop_the_list_is_read_up_to_the_bad_row(broken: str, tmp_path: Path, fetched: Download) -> None:
-    with pytest.raises(IncompleteRun, match=r"list\.csv: could be read only up to row 5: 1 values for 2 columns"):
-        fetched(broken, on_bad_row="stop")
-    assert [row["status"] for row in rows(tmp_path / "out")] == ["success"] * 3
-
-
 @pytest.mark.parametrize("other", [{"on_bad_row": "stop"}, {"column_types": {"n": "string"}}])
 def test_going_on_with_another_reading_of_the_list_is_refused(
     broken: str, fetched: Download, other: dict[str, Any]
@@ -127,24 +119,3 @@ def test_a_stray_quote_fails_one_row(server: Server, tmp_path: Path, fetched: Do
         return
     assert fetched(str(tmp_path / "list.csv"), **options).status_dict == {"success": 4, "bad_row": 1}
     assert [row["caption"] for row in rows(tmp_path / "out")] == [None, "x", "y", "hello", "end"]
-
-
-def test_bytes_that_are_not_utf8_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "a.csv").write_bytes(b"url,caption,n\nhttp://a/\xe9,caf\xc3\xa9,\xef\xbf\xbd\n")
-    for name in ("b", "c"):
-        (tmp_path / f"{name}.csv").write_bytes(b"url,caption,n\nu,c,n\nbad\nu,c,\xe9\nu,caf\xe9,n\n")
-    paths = [str(tmp_path / f"{name}.csv") for name in "abc"]
-    with Source(InputOptions(url_list=paths, caption_col="caption", save_additional_columns=["n"])) as source:
-        captions = [row["caption"] for batch in source.batches() for row in batch.to_pylist()]
-    assert [captions[0], captions[4]] == ["caf\u00e9", "caf\ufffd"]
-    (message,) = caplog.messages
-    assert message.startswith(f"{paths[1]}: row 4 has bytes that are not UTF-8; such bytes are replaced by U+FFFD")
-
-
-def test_a_list_of_bad_rows_alone_is_reported_as_such(tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("url,caption\n" + "one value\n" * 3)
-    with pytest.raises(ReadError) as caught:
-        Source(InputOptions(url_list=str(tmp_path / "list.csv"), caption_col="caption"))
-    assert str(caught.value).startswith(
-        f"{tmp_path / 'list.csv'}: none of the first 3 rows could be read as this format: row 2: 1 values for 2 columns"
-    )

@@ -3,12 +3,19 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
+from any2ds.core.metrics import HostLoad, Wait, WorkerMetrics
 from any2ds.run.diagnosis import verdict
+
+
+class Verdict(NamedTuple):
+    """What limits a run, and the message for a person."""
+
+    limit: str
+    message: str
 
 
 def metrics(worker: str = "here:1", seconds: float = 10.0, **known: Any) -> WorkerMetrics:
@@ -24,7 +31,7 @@ def waiting(cause: Wait, seconds: float = 7.0, **known: Any) -> WorkerMetrics:
 def judged(*workers: WorkerMetrics, **known: Any) -> Verdict:
     found = verdict(workers, **known)
     assert found is not None
-    return found
+    return Verdict(*found)
 
 
 def test_too_little_tells_nothing() -> None:

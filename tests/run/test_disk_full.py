@@ -78,27 +78,6 @@ def expect_all(output: Path, output_format: str = "webdataset") -> None:
     ]
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files", "tfrecord", "arrayrecord"])
-def test_a_full_disk_ends_the_run_without_a_half_shard_and_more_room_lets_it_go_on(
-    output_format: str, server: Server, disk: SmallDisk
-) -> None:
-    output = disk.folder / "dataset"
-    with pytest.raises(DiskFull) as caught:
-        fetch(server, output, disk, output_format=output_format)
-    assert str(output) in str(caught.value)
-    assert "run the same command again" in str(caught.value)
-    # A data file may be there whose turn to be published was when the room ended: no stats say that it is a shard.
-    unfinished = [path for path in output.glob("[!.]*") if not (output / f"{path.name[:5]}_stats.json").exists()]
-    of_all = {"featu", "datas"}
-    assert {path.name[:5] for path in unfinished} <= of_all | {f"{shard:05d}" for shard in range(10)}
-    assert not (output / ".any2ds/tmp").exists()
-    assert len(list(output.glob("*_stats.json"))) < _ROWS // 4
-    disk.grow()
-    report = fetch(server, output, disk, output_format=output_format)
-    assert report.skipped_shards + report.shards == _ROWS // 4
-    expect_all(output, output_format)
-
-
 def test_processes_hand_on_that_the_disk_is_full(
     server: Server, disk: SmallDisk, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,18 +159,6 @@ def test_bodies_that_wait_have_no_names_in_the_staging_folder(tmp_path: Path) ->
         looking.join()
     assert [name for name in seen if name.startswith("any2ds-")] == []
     assert not list(staging.iterdir())
-
-
-@pytest.mark.parametrize("where", ["output", "staging"])
-def test_without_room_nothing_is_fetched(where: str, tmp_path: Path) -> None:
-    media = tmp_path / "media"
-    media.mkdir()
-    (media / "a").write_bytes(b"a")
-    staging = {"staging_dir": tmp_path / "staging"} if where == "staging" else {}
-    with serve(media) as server:
-        with pytest.raises(DiskFull, match=r"too little room on the disk of .*--min_free_bytes is 989.6 TB"):
-            download([server.url("a")], output_folder=tmp_path / "out", min_free_bytes="900TiB", **staging)
-        assert not server.requests
 
 
 def test_a_sensible_share_of_a_disk_stays_free_unless_told_otherwise(disk: SmallDisk, tmp_path: Path) -> None:

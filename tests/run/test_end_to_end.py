@@ -20,9 +20,8 @@ import webdataset
 from PIL import Image
 
 from any2ds import download
-from any2ds.core.errors import OutputError
 from any2ds.testing.server import Server, serve
-from tests.support.folder import files_in, names_in
+from tests.support.folder import names_in
 from tests.support.records import examples
 
 # webdataset leaves the last shard that it reads open.
@@ -176,48 +175,6 @@ def test_plain_tar_and_pandas_read_it(rows: pa.Table, media: Path, tmp_path: Pat
     assert listed[:4] == ["000000000.png", "000000000.json", "000000001.png", "000000001.json"]
     frame = pd.read_parquet(tmp_path / "out" / "00000.parquet")
     assert frame["bytes"].sum() == sum(path.stat().st_size for path in media.iterdir())
-
-
-def test_a_second_run_makes_what_is_missing_and_nothing_else(server: Server, rows: pa.Table, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    options: dict[str, Any] = {
-        "url_list": rows,
-        "output_folder": out,
-        "output_format": "webdataset",
-        "number_sample_per_shard": 5,
-        "quiet": True,
-    }
-    download(**options)
-    before = files_in(out)
-    for name in ("00001_stats.json", "00001.parquet"):
-        (out / name).unlink()
-    (out / "00001.tar").write_bytes(b"half a sh")
-    asked = len(server.requests)
-    report = download(**options)
-    assert (report.shards, report.skipped_shards) == (1, 2)
-    assert len(server.requests) - asked == 5
-    after = files_in(out)
-    assert {name for name in after if after[name] != before[name]} == {"00001_stats.json"}
-    assert set(after) == set(before)
-
-
-def test_a_list_that_grew_is_continued_in_new_shards(rows: pa.Table, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"output_folder": tmp_path / "out", "number_sample_per_shard": 5, "quiet": True}
-    download(url_list=rows.slice(0, 7), **options)
-    report = download(url_list=rows, **options)
-    assert (report.shards, report.skipped_shards, report.count) == (1, 2, 5)  # rows that are new
-    keys = [key for path in sorted((tmp_path / "out").glob("*.parquet")) for key in pd.read_parquet(path)["key"]]
-    assert keys == [*(f"{n // 5:05d}{n % 5}" for n in range(7)), *(f"00002{n}" for n in range(5))]
-
-
-def test_another_list_is_not_mixed_into_a_dataset(server: Server, rows: pa.Table, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"output_folder": tmp_path / "out", "number_sample_per_shard": 5, "quiet": True}
-    download(url_list=rows, **options)
-    others = pa.table({"url": list(reversed(rows["url"].to_pylist()))})
-    with pytest.raises(OutputError, match="another url list"):
-        download(url_list=others, **options)
-    with pytest.raises(OutputError, match="number_sample_per_shard was 5, now 6"):
-        download(url_list=rows, **{**options, "number_sample_per_shard": 6})
 
 
 def test_items_and_folder_may_be_given_by_position_and_what_is_no_url_is_a_failed_row(

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections import Counter
@@ -26,7 +25,7 @@ from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
 from any2ds.core.processes.signals import stoppable
-from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
+from any2ds.core.reports import Event, IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.plan import cuts
@@ -37,7 +36,6 @@ from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
 from tests.support.jobs import plan
-from tests.support.params import sampled
 from tests.support.stuck import StuckFetchers
 
 WAIT = LONG  # seconds, where something is sure to happen
@@ -111,28 +109,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 # --- a worker process dies ---
-
-
-@pytest.mark.parametrize("output_format", sampled(["webdataset", "parquet", "files"]))
-def test_workers_that_are_killed_cost_nothing(output_format: str, tmp_path: Path, server: Server, start: Start) -> None:
-    out, kills = tmp_path / "out", 0
-    (tmp_path / "urls.txt").write_text("".join(f"{server.url('ok')}?{n}\n" for n in range(200)))
-    options = [f"--output_format={output_format}", "--number_sample_per_shard=5", "--max_shard_retry=50"]
-    running = start(*options, "--processes_count=2", "--thread_count=2")
-    finished: set[str] = set()
-    while running.poll() is None:
-        now = {path.name for path in out.glob("*_stats.json")}
-        if len(now) - len(finished) >= 10:  # so that the run gets on, on a busy machine as well
-            finished = now
-            for pid in children(running.pid)[kills % 2 :][:1]:
-                os.kill(pid, signal.SIGKILL)
-                kills += 1
-        threading.Event().wait(0.01)
-    said = running.communicate(timeout=WAIT)[1]
-    assert running.returncode == 0, said
-    assert kills
-    assert "SIGKILL" in said
-    expect_whole(out, 40, 200)
 
 
 def test_a_shard_that_kills_its_processes_fails_with_the_reason_and_no_other_does(
@@ -307,34 +283,6 @@ def test_what_fails_everything_does_not_multiply_the_time(server: Server, store:
     assert tries == 40 + 10
 
 
-def test_jobs_of_failed_shards_are_kept_up_to_a_bound(
-    server: Server, store: type[UnreliableStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("any2ds.run.ledger._MOST_KEPT", 0)
-    store.refuses["00001.tar"] = 1
-    with pytest.raises(IncompleteRun):
-        into_store(server, 3)
-
-
-def test_progress_counts_the_rows_of_a_shard_that_was_made_again_once(
-    server: Server, store: type[UnreliableStore]
-) -> None:
-    store.refuses["00001.tar"] = 1
-    options = {
-        "output_folder": f"unreliable://{uuid.uuid4().hex}",
-        "output_format": "webdataset",
-        "number_sample_per_shard": 5,
-    }
-    config = Config.from_options({"url_list": "-", **options})
-    jobs = list(jobs_for([server.url("ok") + f"?{n}" for n in range(15)]))
-    worker = ShardWorker(config.output, config.fetch)
-    events = list(worker(iter(jobs)))
-    assert [error.shard_id for error in failed(events)] == [1]
-    events += worker(iter([jobs[1]]))
-    assert made(events) == [0, 1, 2]
-    assert sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress)) == 15
-
-
 # --- the run is stopped ---
 
 
@@ -347,20 +295,6 @@ def waiting_run(tmp_path: Path, server: Server, start: Start, *options: str) -> 
     server.wait_for("held", within=WAIT)
     server.wait_for("ok", 14, within=WAIT)  # all three are open
     return running
-
-
-def test_shards_whose_last_rows_are_under_way_are_finished(tmp_path: Path, server: Server, start: Start) -> None:
-    running = waiting_run(tmp_path, server, start, f"--grace={WAIT}")
-    assert running.stderr is not None
-    running.send_signal(signal.SIGINT)
-    for line in running.stderr:
-        if line.startswith("stopping: "):
-            break
-    server.release()
-    said = running.communicate(timeout=WAIT)[1]
-    assert running.returncode == 130
-    assert "run the same command again" in said
-    expect_whole(tmp_path / "out", 3, 15)
 
 
 def test_while_it_stops_open_shards_are_counted_in_one_way_and_nothing_is_promised(
@@ -379,69 +313,6 @@ def test_while_it_stops_open_shards_are_counted_in_one_way_and_nothing_is_promis
     assert counts[-1][0] == 1
     assert "1 open given up" in said
     assert not any(words in "\n".join(lines) for words in ("left", "raise --", "The end of the list"))
-
-
-def test_a_run_that_was_stopped_says_how_to_get_the_report(tmp_path: Path, server: Server, start: Start) -> None:
-    running = waiting_run(tmp_path, server, start, "--grace=1")
-    wait_until(lambda: len(list((tmp_path / "out").glob("*_stats.json"))) == 2)
-    running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=WAIT)[1]
-    report = tmp_path / "out" / "report.html"
-    assert "to look at: " not in said
-    assert not report.exists()
-    assert "to look at what is finished: any2ds report out\n" in said
-    asked = start(command=[sys.executable, "-m", "any2ds", "report", "out"])
-    asked.communicate(timeout=WAIT)
-    assert asked.returncode == 0
-    assert report.exists()
-
-
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
-def test_verify_tells_an_incomplete_dataset_from_a_damaged_one(
-    number: signal.Signals, tmp_path: Path, server: Server, start: Start
-) -> None:
-    def verified() -> tuple[int, str]:
-        asked = start(command=[sys.executable, "-m", "any2ds", "verify", "out"])
-        said = asked.communicate(timeout=WAIT)[0]
-        return asked.returncode, said.splitlines()[-1]
-
-    running = waiting_run(tmp_path, server, start, "--grace=1")
-    wait_until(lambda: len(list((tmp_path / "out").glob("*_stats.json"))) == 2)
-    workers = children(running.pid)
-    running.send_signal(number)
-    running.communicate(timeout=WAIT)
-    wait_until_gone(workers)
-    code, said = verified()
-    assert code == 3
-    assert said == "INCOMPLETE: 1 shard to go; run the same download command to go on"
-    server.release()
-    same = ("--number_sample_per_shard=5", "--output_format=webdataset", "--processes_count=2", "--timeout=0")
-    assert start(*same).wait(WAIT) == 0
-    assert verified() == (0, "no problems found")
-    (tmp_path / "out" / "00001_stats.json").unlink()
-    assert verified() == (3, "INCOMPLETE: 1 shard to go; run the same download command to go on")
-    (tmp_path / "out" / "00002.tar").write_bytes(b"")
-    code, said = verified()
-    assert code == 1
-    assert said.startswith("--repair removes them")
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("distributor", ["multiprocessing", "inline"])
-def test_what_is_not_finished_in_time_is_given_up(
-    number: signal.Signals, code: int, distributor: str, tmp_path: Path, server: Server, start: Start
-) -> None:
-    running = waiting_run(tmp_path, server, start, "--grace=0.5", f"--distributor={distributor}")
-    workers = children(running.pid)
-    started = time.monotonic()
-    running.send_signal(number)
-    running.communicate(timeout=WAIT)
-    assert time.monotonic() - started < WAIT / 2
-    assert running.returncode == code
-    wait_until_gone(workers)
-    out = tmp_path / "out"
-    assert not list(out.glob("00001*"))
-    assert not (out / ".any2ds/tmp").exists()
 
 
 @pytest.mark.parametrize("signals", [1, 2])

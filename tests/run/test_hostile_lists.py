@@ -128,14 +128,6 @@ def urls_from(url_list: Any, tmp_path: Path) -> list[str]:
     return [row["url"] for row in rows_from(url_list, tmp_path)]
 
 
-def test_any_iterable_of_texts_or_dicts_is_a_list(tmp_path: Path) -> None:
-    urls = ["data:,b", "data:,a"]
-    assert urls_from((url for url in urls), tmp_path) == urls
-    assert urls_from(dict.fromkeys(urls).keys(), tmp_path) == urls
-    assert urls_from(map(dict, [[("url", url)] for url in urls]), tmp_path) == urls
-    assert urls_from(set(urls), tmp_path) == sorted(urls)
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -19,7 +19,7 @@ import pytest
 from any2ds import card, download, inspect, report, retry
 from any2ds.core.errors import OptionError, OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
-from any2ds.dataset.screen import show
+from any2ds.describe.screen import show
 from any2ds.testing.server import serve
 from tests.support.params import sampled
 from tests.support.pictures import encoded, jpeg, photograph
@@ -168,7 +168,7 @@ def test_an_option_that_is_given_is_refused_without_its_library(bare: str, tmp_p
         ({"file_size": 256, "resize_mode": "keep_ratio"}, "any2ds[image]"),
         ({"animated": "first"}, "any2ds[image]"),
         ({"encode_format": "keep"}, "any2ds[image]"),
-        ({"preset": "img2dataset"}, 'preset="img2dataset" needs a library'),
+        ({"preset": "img2dataset"}, "--preset=img2dataset needs a library"),
         ({"audio_format": "keep"}, "any2ds[audio]"),
         ({"video_audio": "keep"}, "any2ds[video]"),
         ({"min_duration": 1}, "any2ds[video]"),

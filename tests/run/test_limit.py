@@ -102,7 +102,7 @@ def test_without_one_a_list_that_ends_before_finished_shards_is_refused(media: P
         more = was.st_size - len("".join(lines)) - 1
         urls.write_text("".join(lines)[:-1] + "?" + "x" * more + "\n")
         os.utime(urls, ns=(was.st_atime_ns, was.st_mtime_ns))
-        with pytest.raises(IncompleteRun, match="ends with row 5, and shard 00002 was made from rows behind it"):
+        with pytest.raises(IncompleteRun, match="ends with row 5, and there are shards of rows behind it"):
             run(urls, out)
 
 

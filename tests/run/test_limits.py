@@ -5,24 +5,26 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 
 from any2ds.config.options import Config
-from any2ds.core.metrics import Verdict
-from any2ds.core.samples import Sample
-from any2ds.fetch.policy import breaker
 from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Facts, Reporter
 from any2ds.testing.server import Server, serve
-from any2ds.transforms import pipeline
-from any2ds.writers.formats.webdataset import WebdatasetWriter
 from tests.support.dns import serve_dns
 from tests.support.s3 import enter, serve_buckets
 
 BODY = b"some text, and more of it\n" * 400
+
+
+class Verdict(NamedTuple):
+    """What limits a run, and the message for a person."""
+
+    limit: str
+    message: str
 
 
 class Recorder(Reporter):
@@ -104,31 +106,6 @@ def test_name_servers_that_take_long(runs: Runs) -> None:
     assert "--nameservers" in verdict.message
 
 
-def pause(sample: Sample) -> Sample:
-    time.sleep(0.01)
-    return sample
-
-
-def test_steps_that_take_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_QUEUED", 16)  # files for each thread: few rows will do to be too many
-    verdict = runs.limit(runs.urls("a.txt", 300), transform=pause, transform_threads=1)
-    assert verdict.limit == "transforms"
-    assert "--transform_threads" in verdict.message
-
-
-def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = WebdatasetWriter.write
-
-    def slowly(self: WebdatasetWriter, sample: Sample) -> None:
-        time.sleep(0.03)
-        write(self, sample)
-
-    monkeypatch.setattr(WebdatasetWriter, "write", slowly)
-    verdict = runs.limit(runs.urls("a.txt", 100))
-    assert verdict.limit == "disk"
-    assert "--staging_dir" in verdict.message
-
-
 @pytest.mark.slow
 def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_buckets() as new_bucket, ExitStack() as stack:
@@ -151,23 +128,6 @@ def test_a_list_that_takes_long(runs: Runs) -> None:
     verdict = runs.limit(pa.RecordBatchReader.from_batches(schema, batches()), number_sample_per_shard=10)
     assert verdict.limit == "rows"
     assert "The url list" in verdict.message
-
-
-def test_a_network_that_is_gone(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"_QUIET": 0.2, "_SILENCE": 0.4, "_HASTE": 0.1, "PROBE_EVERY": 0.2}.items():
-        monkeypatch.setattr(breaker, name, seconds)
-    began = time.monotonic()
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([runs.urls("silent.txt", 30)], schema=schema)
-        time.sleep(max(0.0, began + 4 - time.monotonic()))
-        runs.server.release()
-
-    schema = pa.schema([("url", pa.string())])
-    verdict = runs.limit(
-        pa.RecordBatchReader.from_batches(schema, rows()), number_sample_per_shard=30, timeout=60, thread_count=32
-    )
-    assert verdict.limit == "network"
 
 
 @pytest.mark.slow

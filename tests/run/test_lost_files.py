@@ -90,24 +90,7 @@ def test_the_preset_of_img2dataset(server: Server, tmp_path: Path, output_format
     assert run(server, tmp_path / "out", **options).shards == 0
 
 
-def test_a_shard_of_another_list_is_named(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    out, options = tmp_path / "out", {"output_format": "webdataset", "incremental_mode": "extend"}
-    run(server, out, range(6), **options)
-    run(server, out, range(6, 12), **options)
-    (out / "00001.tar").unlink()
-    with caplog.at_level(logging.WARNING):
-        assert run(server, out, range(6, 12), **options).shards == 0
-    assert (
-        "shard 1 has lost 00001.tar: the command with the list that it was made from, or any2ds retry, makes it again"
-        in caplog.text
-    )
-    assert run(server, out, range(6), **options).shards == 1
-    assert verify(out, quiet=True).ok
-
-
-def test_shards_of_another_list_are_counted_in_one_warning(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shards_of_another_list_are_named(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out, options = tmp_path / "out", {"output_format": "webdataset", "incremental_mode": "extend"}
     run(server, out, range(6), **options)
     run(server, out, range(6, 12), **options)
@@ -115,8 +98,9 @@ def test_shards_of_another_list_are_counted_in_one_warning(
     (out / "00001.tar").unlink()
     with caplog.at_level(logging.WARNING):
         assert run(server, out, range(6, 12), **options).shards == 0
-    assert caplog.text.count("lost") == 2
-    assert "shard 0 has lost 00000.tar; in all, 2 shards of other lists have lost files: the commands" in caplog.text
+    assert caplog.text.count("2 shards are broken of other lists: the commands with these lists") == 1
+    assert run(server, out, range(6), **options).shards == 2
+    assert verify(out, quiet=True).ok
 
 
 @pytest.mark.parametrize("output_format", EXTENSIONS)

@@ -13,8 +13,7 @@ def test_each_shard_is_of_one_rank() -> None:
     members = [Rank(number, 3) for number in range(3)]
     for shard_id in range(10):
         assert [member.makes(shard_id) for member in members].count(True) == 1
-    assert rank_of(ShareOptions()) is None
-    assert rank_of(ShareOptions(None, 1)) is None
+    assert rank_of(ShareOptions()) == rank_of(ShareOptions(None, 1)) == Rank(0, 1)
     assert str(members[1]) == "rank 1 of 3"
 
 
@@ -61,9 +60,3 @@ def test_rank_and_world_size_from_the_environment(
     found, word = from_environment(share, variables)
     assert found == ({} if expected is None else {"rank": expected[0], "world_size": expected[1]})
     assert bool(word) == (expected is not None)
-
-
-def test_an_index_that_says_nothing_of_how_many_there_are_is_told() -> None:
-    found, word = from_environment(ShareOptions(), KUBERNETES)
-    assert found == {}
-    assert "give --world_size=" in word

@@ -86,12 +86,6 @@ class TestFirstRows:
         with pytest.raises(InputError, match="none of the first 1,000 rows is a URL"):
             run(pd.DataFrame({"url": ["no url"] * 1000}), tmp_path / "other")
 
-    def test_standard_input(self, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "any2ds", "-", str(tmp_path / "out")]
-        ended = subprocess.run(command, input="a\nb\n", capture_output=True, check=False, encoding="utf-8")
-        assert (ended.returncode, (tmp_path / "out").exists()) == (2, False)
-        assert "none of the first 2 rows is a URL" in ended.stderr
-
     def test_paths_are_told_how_to_be_written(self, server: Server, tmp_path: Path) -> None:
         (tmp_path / "list.txt").write_text("/data/a.wav\n/data/b.wav\n")
         words = refused(server, tmp_path / "list.txt")
@@ -125,21 +119,6 @@ def refused_anyway(path: Path) -> str:
     with pytest.raises(InputError) as caught:
         run(path, path.parent / "another")
     return str(caught.value)
-
-
-def test_txt_files_beside_lists_are_no_lists(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    lists = tmp_path / "lists"
-    lists.mkdir()
-    for name in ("a", "c"):
-        pd.DataFrame({"url": [server.url("a.jpg")]}).to_parquet(lists / f"{name}.parquet")
-    (lists / "b-md5sums.txt").write_text("1234 a.parquet\n")
-    (lists / "README.txt").write_text(server.url("b.jpg"))
-    assert run(lists, tmp_path / "out").status_dict == {"success": 2}
-    assert "README.txt and 1 more txt beside other lists is not read: --input_format=txt reads it" in caplog.text
-    assert run(lists, tmp_path / "txt", input_format="txt").count == 2
-    for path in lists.glob("*.parquet"):
-        path.unlink()
-    assert run(lists, tmp_path / "alone").count == 2
 
 
 class TestTextWithColumns:

@@ -135,7 +135,6 @@ def test_every_command_works_without_what_other_systems_lack(start: str, tmp_pat
             ["inspect", "out"],
             ["report", "out"],
             ["card", "out"],
-            ["finish", "out"],
         ):
             done = run_any2ds(tmp_path, *arguments, start=start)
             assert done.returncode == 0, done.stderr

@@ -15,9 +15,8 @@ import s3fs
 import any2ds
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
-from any2ds.testing.processes import wait_until, wait_until_gone
+from any2ds.testing.processes import wait_until
 from any2ds.testing.server import Script, Server, serve
-from tests.support.crash.processes import freeze, send, thaw
 from tests.support.folder import names_in
 from tests.support.forked import Run, commands
 from tests.support.params import sampled
@@ -25,7 +24,8 @@ from tests.support.params import sampled
 SIZE = 8  # ranks
 SHARDS = 24
 ROWS = 2 * SHARDS - 1  # the last shard is short
-OF_TIME = {"start_time", "end_time", "duration", "latencies", "robots_files", "robots_bytes", "robots_seconds"}
+OF_TIME = {"start_time", "end_time", "duration", "latencies", "process"}
+OF_TIME |= {"robots_files", "robots_bytes", "robots_seconds"}
 Start = Callable[..., Run]
 
 
@@ -165,12 +165,6 @@ def test_ranks_make_what_one_run_makes_of_it(
     expect_sound(tmp_path / "out")
 
 
-def test_a_rank_without_shards_ends_well(server: Server, start: Start, tmp_path: Path) -> None:
-    write_list(tmp_path, server, rows=3)
-    all_end([start(rank, size=4) for rank in range(4)])
-    assert contents(tmp_path / "out") == alone(start, tmp_path)
-
-
 @pytest.mark.slow
 def test_a_list_that_has_grown_and_another_one_behind(server: Server, start: Start, tmp_path: Path) -> None:
     for rows in (5, 11):
@@ -234,57 +228,6 @@ def test_three_of_eight_are_killed_and_started_again(seed: int, shared: Path, st
         expect_sound(out)
 
 
-@pytest.mark.parametrize("whole_tree", [True, False])
-def test_ranks_with_processes_of_their_own_are_killed(
-    whole_tree: bool, media: Path, start: Start, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with holding(media, tmp_path, "0", "2", rows=9) as server:
-        options = ("--distributor=multiprocessing", "--processes_count=1")
-        runs = [start(rank, *options, size=2) for rank in range(2)]
-        server.wait_for("0")
-        server.wait_for("2")  # of the other rank, which removes what the dead leave when it begins or ends
-        frozen = freeze(runs[0].pid)
-        assert len(frozen) > 1
-        send(frozen if whole_tree else frozen[:1], signal.SIGKILL)
-        thaw(frozen)
-        runs[0].kill()
-        assert lock_of(0, 2) in names(out)
-        assert sum(path.is_dir() for path in (out / ".any2ds/tmp").iterdir()) == 2  # that of the dead is left
-        runs[0] = start(0, *options, size=2)
-        server.release()
-        all_end(runs)
-        wait_until_gone(frozen)
-        assert contents(out) == alone(start, tmp_path)
-
-
-def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing(
-    server: Server, start: Start, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    write_list(tmp_path, server)
-    runs = [start(rank) for rank in range(SIZE) if rank != 3]
-    all_end(runs)
-    assert any("3 shards are left to others" in run.said for run in runs)
-    assert ".any2ds/shards" not in names(out)
-    finish = start.command("finish", "out")  # type: ignore[attr-defined]
-    assert finish.ended() == 1
-    assert (
-        finish.said.strip()
-        == "21 shards are finished, 3 missing (3, 11, 19): run the original download command to complete them"
-    )
-    assert json.loads((out / ".any2ds/shards").read_bytes())["gaps"]
-    late = start(3)
-    assert late.ended() == 0, late.said
-    assert "the dataset is complete" in late.said
-    (out / "report.html").unlink()  # of the first `finish`
-    assert contents(out) == alone(start, tmp_path)
-    finish = start.command("finish", "out")  # type: ignore[attr-defined]
-    assert (finish.ended(), finish.said) == (0, "24 shards are finished\n")
-    assert "report.html" in names(out)
-    expect_sound(out)
-
-
 def test_ranks_do_not_wait_for_a_shard_that_another_list_lacks(
     server: Server, here: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -299,7 +242,7 @@ def test_ranks_do_not_wait_for_a_shard_that_another_list_lacks(
     assert '"open":true' in (out / layout.SHARDS_FILE).read_text().partition("\n")[0].replace(" ", "")
     any2ds.download(**more, rank=1)
     assert '"open":false' in (out / layout.SHARDS_FILE).read_text().partition("\n")[0].replace(" ", "")
-    assert any2ds.finish("out", report=False).missing == (1,)
+    assert any2ds.verify("out", quiet=True).missing == (1,)
 
 
 # --- what is refused, and who ends how ---
@@ -333,60 +276,14 @@ def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
         ):
             with pytest.raises(OutputError, match=words):
                 any2ds.download(**options)
-        for command in (any2ds.retry, any2ds.finish):
-            with pytest.raises(OutputError, match=r"in use by another run \(rank 1 of 2"):
-                command("out")
+        with pytest.raises(OutputError, match=r"in use by another run \(rank 1 of 2"):
+            any2ds.retry("out")
         assert (out / ".any2ds/run").read_bytes() == before
         assert not any2ds.verify("out", processes_count=1).ok  # it is not whole; and nothing of it is broken
         held.release()
         assert first.ended() == 0, first.said
         any2ds.download(**rank_0)
         assert contents(out) == alone(start, tmp_path)
-
-
-def test_a_rank_that_is_suspended_keeps_others_of_its_machine_out(
-    media: Path, start: Start, here: dict[str, Any], tmp_path: Path
-) -> None:
-    with holding(media, tmp_path, "0", rows=8) as held:
-        run = start(0, size=2)
-        held.wait_for("0")
-        run.send(signal.SIGSTOP)
-        with pytest.raises(OutputError, match="in use by another run"):
-            any2ds.download(**here)
-        run.send(signal.SIGCONT)
-        held.release()
-        all_end([run, start(1, size=2)])
-        assert contents(tmp_path / "out") == alone(start, tmp_path)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_rank_that_is_stopped_leaves_its_shards_to_the_next_start(
-    number: int, code: int, media: Path, start: Start, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with holding(media, tmp_path, "0", rows=8) as held:
-        runs = [start(rank, "--grace=0", size=2) for rank in range(2)]
-        held.wait_for("0")
-        assert runs[1].ended() == 0
-        runs[0].send(number)
-        assert runs[0].ended() == code, runs[0].said
-        assert "run the same command again" in runs[0].said
-        assert not [name for name in names(out) if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
-        held.release()
-        all_end([start(0, size=2)])
-        assert contents(out) == alone(start, tmp_path)
-
-
-def test_of_two_that_end_at_the_same_moment_the_dataset_is_finished(media: Path, start: Start, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with holding(media, tmp_path, "5", "7", rows=8) as held:
-        runs = [start(rank, "--report=true", size=2) for rank in range(2)]
-        held.wait_for("5")
-        held.wait_for("7")
-        held.release()
-        all_end(runs)
-        assert {"report.html", ".any2ds/shards"} <= names(out)
-        assert contents(out) == alone(start, tmp_path, "--report=true")
 
 
 @pytest.mark.slow
@@ -405,43 +302,6 @@ def test_a_killed_rank_on_an_object_store_is_started_again(
         all_end([start(0, *options, size=2)])
         fs.get("s3://ranks/out/", str(tmp_path / "copy"), recursive=True)
         assert contents(tmp_path / "copy") == alone(start, tmp_path)
-
-
-def test_the_command_line_takes_its_rank_from_the_environment_and_download_does_not(
-    server: Server, start: Start, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_list(tmp_path, server, 8)
-    runs = [start(None, env={"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
-    all_end(runs)
-    assert "RANK says that this is rank 1 of 2: it makes its share of the shards" in " ".join(runs[1].said.split())
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert any2ds.download(**{**here, "output_folder": "all"}).shards == 4
-    config = tmp_path / "run.yaml"
-    config.write_text("world_size: 1\n")
-    whole = start(None, "--config=run.yaml", "--output_folder=whole", env={"RANK": "1", "WORLD_SIZE": "2"})
-    assert (whole.ended(), "4 shards written" in whole.said) == (0, True)
-
-
-def test_finish_says_what_is_wrong_and_finishes_what_a_killed_run_left(
-    media: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with holding(media, tmp_path, "7", rows=8) as held:
-        run = start(None)
-        held.wait_for("7")
-        wait_until(lambda: len(finished(tmp_path / "out")) == 3)
-        run.kill()
-        completion = any2ds.finish("out")
-        assert (completion.finished, completion.missing, completion.is_whole) == (3, (3,), False)
-        assert not [name for name in names(tmp_path / "out") if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
-        held.release()
-        all_end([start(None)])
-    assert any2ds.finish("out", report=False).is_whole
-    (tmp_path / "empty").mkdir()
-    for folder, words in (("empty", "is empty"), ("absent", "no such folder"), ("urls.txt", "is a file")):
-        with pytest.raises(OutputError, match=words):
-            any2ds.finish(folder)
 
 
 @pytest.mark.slow

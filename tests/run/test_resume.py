@@ -112,17 +112,6 @@ class TestSameList:
         (out / "00000_stats.json").write_text("?")  # who looked would complain
         assert go(path).skipped_shards == 3
 
-    def test_a_touched_file_and_the_same_by_another_path_are_compared_and_continued(
-        self, go: Go, out: Path, tmp_path: Path
-    ) -> None:
-        path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
-        go(path)
-        (out / "00001_stats.json").unlink()
-        put(path, urls(*range(7)), mtime=2000)
-        assert go(path).shards == 1
-        other = path.rename(tmp_path / "other.txt")
-        assert go(other).skipped_shards == 3
-
     def test_rows_from_python_are_compared(self, go: Go, out: Path) -> None:
         frame = pd.DataFrame({"url": urls(*range(7))})
         for given in (frame, pa.Table.from_pandas(frame), urls(*range(7)), frame.to_dict("records"), frame["url"]):
@@ -189,33 +178,6 @@ def s3(s3_server: None) -> str:
 
 
 class TestChangedList:
-    @pytest.mark.parametrize(
-        ("now", "words"),
-        [
-            (urls(*reversed(range(8))), "row 1 of the list (shard 00000) was nope://host/0, and is now nope://host/7"),
-            (
-                urls(0, 1, 2, 3, "x", 5, 6, 7),
-                "row 5 of the list (shard 00001) was nope://host/4, and is now nope://hos",
-            ),
-            (
-                urls(0, 1, 2, 3, 4, 5, "x", 6, 7),
-                "row 7 of the list (shard 00002) was nope://host/6, and is now nope://",
-            ),
-            (urls(*range(7)), "shard 00002 was made from 2 rows, and the list has 1 for it now"),
-            (urls(*range(6)), "the list ends with row 6, and shard 00002 was made from rows behind it"),
-            ([*urls(*range(6)), "", url(7)], "row 7 of the list (shard 00002)"),
-        ],
-        ids=["sorted", "one", "inserted", "shrunk", "shrunk by a shard", "emptied"],
-    )
-    def test_the_difference_is_shown_and_nothing_changed(
-        self, now: list[str], words: str, go: Go, out: Path, tmp_path: Path
-    ) -> None:
-        path = put(tmp_path / "urls.txt", urls(*range(8)), mtime=1000)
-        go(path)
-        (out / "00000_stats.json").unlink() if words.startswith("row 7") else None
-        put(path, now, mtime=2000)
-        assert words in refused(go, out, path)
-
     def test_a_line_inserted_where_a_shard_is_missing(self, go: Go, out: Path, tmp_path: Path) -> None:
         path = put(tmp_path / "urls.txt", urls(*range(9)), mtime=1000)
         go(path)
@@ -362,18 +324,6 @@ class TestExtend:
 
 
 class TestOverwrite:
-    def test_only_what_any2ds_wrote_is_removed(self, go: Go, out: Path, tmp_path: Path) -> None:
-        go(urls(*range(7)))
-        strangers = ("notes.txt", "1.parquet", "000000.parquet", "00000.tar", "x/00000.parquet", "00000_stats.json.bak")
-        for name in strangers:
-            put(out / name, ["mine"])
-        last = max(out.glob("*_stats.json"))  # as if a run had died before it
-        last.with_name(last.name.replace("_stats.json", ".parquet")).write_text("half")
-        last.unlink()
-        go(urls("x"), incremental_mode="overwrite", number_sample_per_shard=5)
-        assert content(out).keys() == {*strangers, *ONE_SHARD}
-        assert pq.read_table(out / "00000.parquet")["url"].to_pylist() == urls("x")
-
     def test_folders_are_removed_if_they_hold_nothing_else(self, go: Go, out: Path, tmp_path: Path) -> None:
         file = put(tmp_path / "a.bin", ["content"])
         go([file.as_uri()] * 4, output_format="files", allow_schemes="file")
@@ -384,12 +334,6 @@ class TestOverwrite:
         go(urls(1), incremental_mode="overwrite", output_format="parquet")
         assert content(out).keys() == ONE_SHARD
         assert not (out / "00001").exists()
-
-    def test_without_a_run_file_nothing_is_removed(self, go: Go, out: Path) -> None:
-        go(urls(1))
-        (out / ".any2ds/run").unlink()
-        for mode in ("incremental", "overwrite"):
-            assert "no .any2ds/run" in refused(go, out, urls(1), incremental_mode=mode)
 
     def test_shards_of_another_naming_are_in_the_way(self, go: Go, out: Path) -> None:
         go(urls(1))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import any2ds
-from any2ds.dataset.screen import show
+from any2ds.describe.screen import show
 from any2ds.testing.server import serve
 from tests.support.assortment import write
 

@@ -19,7 +19,7 @@ from any2ds.config.options import public
 from any2ds.core.errors import redacted
 from any2ds.core.metadata import example_of, without_credentials
 from any2ds.core.reports import RunReport
-from any2ds.dataset.shown import shown_url
+from any2ds.describe.shown import shown_url
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 from tests.support.params import sampled
@@ -36,8 +36,6 @@ def run(tmp_path: Path) -> Any:
         media = tmp_path / "media"
         media.mkdir()
         (media / "a.jpg").write_bytes(jpg(b"body" * 100))
-        tokens = f"{SECRET}-jar"
-        (tmp_path / "jar.txt").write_text(f"127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\t{tokens}\n")
         end = stack.enter_context(serve(media))
         secret_end = end.url("a.jpg").replace("://", f"://you:{SECRET}-location@")
         script = {
@@ -85,12 +83,10 @@ def run(tmp_path: Path) -> Any:
             "url_list": str(tmp_path / "urls.txt"),
             "output_folder": str(tmp_path / "out"),
             "headers": [f"X-Key: {SECRET}-header", f"Cookie: c={SECRET}-cookie"],
-            "cookies": str(tmp_path / "jar.txt"),
             "hosts": {
                 "proxied.test": {"proxy": proxy.url, "headers": [f"Authorization: Bearer {SECRET}-bearer"]},
                 "refused.test": {"proxy": refusing},
                 "unknown.test": {"proxy": f"http://me:{SECRET}-unknown@127.0.0.1:{closed}"},
-                "127.0.0.1": {"cookies": str(tmp_path / "jar.txt")},
             },
             "log_level": "debug",
             "allow_schemes": "sftp,webhdfs",

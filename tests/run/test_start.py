@@ -42,8 +42,8 @@ NOWHERE = (
     " pyarrow.vendored.docscrape"
     " pyarrow.dataset pyarrow.acero pyarrow.substrait pyarrow.flight pyarrow.pandas_compat"
     " rich.live rich.markdown rich.progress rich.syntax rich.table rich.traceback"
-    " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.dataset.summary"
-    " any2ds.dataset.preview any2ds.dataset.report any2ds.dataset.thumbnails any2ds.fetch.engines.fsspec"
+    " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.describe.summary"
+    " any2ds.describe.preview any2ds.describe.report any2ds.describe.thumbnails any2ds.fetch.engines.fsspec"
     " any2ds.transforms.image any2ds.transforms.steps.archive"
     " any2ds.transforms.steps.user any2ds.writers.formats._example"
 )

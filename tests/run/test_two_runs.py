@@ -66,42 +66,6 @@ def expect_whole(out: Path) -> None:
         assert sums == [row["md5"] for row in rows]
 
 
-def test_a_second_run_is_refused_by_the_name_of_the_first_which_goes_on_unharmed(media: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with held(media, tmp_path) as server:
-        first = begin(tmp_path)
-        server.wait_for("7")
-        wait_until(lambda: {f"0000{n}_stats.json" for n in range(3)} <= set(names(out)))
-        before = names(out)
-        second = begin(tmp_path)
-        _, said = second.communicate(timeout=LONG)
-        assert second.returncode == 2
-        assert said.startswith("any2ds: output folder 'out' is in use by another run (download, process ")
-        assert f"process {first.pid} on " in said
-        assert said.count("\n") == 1
-        assert names(out) == before
-        assert json.loads((out / ".any2ds/lock").read_text())["any2ds_lock"]["pid"] == first.pid
-        server.release()
-        _, said = first.communicate(timeout=LONG)
-    assert (first.returncode, said) == (0, "")
-    expect_whole(out)
-
-
-def test_what_a_killed_run_left_is_taken_over_at_once(media: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with held(media, tmp_path) as server:
-        first = begin(tmp_path)
-        server.wait_for("7")
-        first.kill()
-        first.communicate(timeout=LONG)
-        assert {".any2ds/workers", ".any2ds/lock", ".any2ds/tmp"} <= set(names(out))
-        server.release()
-        second = begin(tmp_path)
-        _, said = second.communicate(timeout=LONG)
-    assert (second.returncode, said) == (0, "")
-    expect_whole(out)
-
-
 OUTLIVES_ITS_RUN = """
 import fcntl, sys
 

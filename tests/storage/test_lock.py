@@ -15,26 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from any2ds import download
-from any2ds.config.options import Config
 from any2ds.core.errors import LockLost, OutputError, OutputInUse
 from any2ds.core.layout import member_lock
-from any2ds.core.reports import Event, ShardError
-from any2ds.readers.plan import cuts
 from any2ds.run.ranks import Rank, joined
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock
 from any2ds.storage.lock.lease import Intervals, RunLock
 from any2ds.storage.lock.lock_file import Holder
-from any2ds.storage.lock.run_lock import Guard, locked
+from any2ds.storage.lock.run_lock import Guard, locked, working
 from any2ds.storage.opening import open_folder
-from any2ds.testing.server import serve
-from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
-from tests.support.jobs import plan
 from tests.support.s3 import Bucket, enter
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=0.3, orphans=0.3, refusal=0.0, trust=0.0)
@@ -337,27 +330,14 @@ def test_a_run_notices_that_it_was_taken_over_and_leaves_the_lock_to_the_other(o
     assert out.read(LOCK) == taken
 
 
-def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(folder: OutputFolder, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"a")
-    with serve(tmp_path, {"a": ["hold"]}) as server:
-        given = {"url_list": "-", "output_folder": folder.url, "output_format": "webdataset"}
-        config = Config.from_options(given)
-        with alone(folder, STILL) as lock:
-            events: list[Event] = []
-            worker = ShardWorker(config.output, config.fetch, locks=lock.locks)
-            table = pa.table({"url": [server.url("a")]})
-            jobs = list(plan(cuts(table.to_batches(), 10), table.schema))
-            thread = threading.Thread(target=lambda: events.extend(worker(jobs)))
-            thread.start()
-            server.wait_for("a")
-            put(folder, ELSEWHERE.to_bytes())
-            server.release()
-            thread.join(100)
-            (error,) = (event for event in events if isinstance(event, ShardError))
-            assert "taken over by another run" in error.reason
-            with pytest.raises(LockLost):
-                list(ShardWorker(config.output, config.fetch, locks=lock.locks)(jobs))
-        assert not [name for name in names_in(folder) if not name.startswith(".any2ds/")]
+def test_a_worker_of_a_run_that_lost_the_folder_does_not_begin(out: OutputFolder) -> None:
+    with alone(out, STILL) as lock:
+        put(out, ELSEWHERE.to_bytes())
+        with pytest.raises(LockLost, match="taken over by another run"), working(out, lock.locks):
+            raise AssertionError
+        out.fs.rm_file(f"{out.path}/{LOCK}")
+        with pytest.raises(LockLost, match=r"was removed"), working(out, lock.locks):
+            raise AssertionError
 
 
 # --- what dead runs leave ---
@@ -394,17 +374,13 @@ def test_what_dead_runs_have_left_goes_and_the_data_stay(out: OutputFolder) -> N
 # --- ranks ---
 
 
-def test_ranks_are_at_work_together_and_leave_nothing(out: OutputFolder) -> None:
-    with rank(out, 0), rank(out, 1):
-        assert {member_lock("rank-0-of-2"), member_lock("rank-1-of-2")} <= names_in(out)
-    assert names_in(out) == set()
-
-
 def test_a_rank_is_there_once_and_with_its_like(out: OutputFolder) -> None:
     with rank(out, 0):
         for other in (rank(out, 0), rank(out, 1, 3), alone(out)):
             with pytest.raises(OutputInUse, match=r"in use by another run \(.*rank 0 of 2, process"), other:
                 raise AssertionError
+        with rank(out, 1):
+            assert {member_lock("rank-0-of-2"), member_lock("rank-1-of-2")} <= names_in(out)
     with alone(out), pytest.raises(OutputInUse, match=r"\(download"), rank(out, 0):
         raise AssertionError
     assert names_in(out) == set()
@@ -431,15 +407,6 @@ def test_ranks_of_machines_that_are_gone_are_watched_and_removed(out: OutputFold
         raise AssertionError
 
 
-def test_a_rank_whose_lock_file_is_removed_publishes_nothing(out: OutputFolder) -> None:
-    with joined(out, Rank(0, 2), STILL) as lock:
-        guard = Guard(out, lock.locks, STILL)
-        guard()
-        out.fs.rm_file(f"{out.path}/{member_lock('rank-0-of-2')}")
-        with pytest.raises(LockLost, match="was removed"):
-            guard()
-
-
 # --- folders of ours among those of other users ---
 
 
@@ -461,7 +428,7 @@ def test_nothing_is_staged_or_locked_in_a_folder_that_somebody_else_prepared(
     assert [list(path.iterdir()) for path in prepared] == [[], [], []]
 
 
-def test_nothing_stays_in_the_temporary_folder_and_what_killed_runs_left_goes(
+def test_what_a_killed_process_has_staged_goes_and_what_a_live_one_has_stays(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -473,6 +440,6 @@ def test_nothing_stays_in_the_temporary_folder_and_what_killed_runs_left_goes(
     subprocess.run([sys.executable, "-c", script, bucket.url], check=False, env=environment)
     (left,) = tmp_path.iterdir()
     assert left.stat().st_mode & 0o777 == 0o700
-    with alone(open_folder(bucket.url)):
-        assert not left.exists()
+    with open_folder(bucket.url).staging() as staged, alone(open_folder(bucket.url)):
+        assert (left.exists(), staged.exists()) == (False, True)
     assert list(tmp_path.iterdir()) == []

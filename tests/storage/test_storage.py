@@ -178,15 +178,10 @@ def test_a_shard_is_on_the_disk_before_its_stats_are(tmp_path: Path, journal: li
             assert {entry.split()[0] for entry in journal} == {"rename"}
 
 
-def test_a_store_is_waited_for_for_a_minute_and_given_up_after_two() -> None:
-    for chance in (0.0, 0.5, 0.999):
-        assert 60 < sum(PATIENT.pauses(lambda chance=chance: chance)) <= 160  # type: ignore[misc]
-    assert PATIENT.within == 120
-
-
-def test_waits_double_and_end() -> None:
+def test_waits_double_and_end_after_two_minutes() -> None:
     assert list(Patience(5, 1.0, 3.0).pauses(lambda: 0)) == [1, 2, 3, 3]
-    assert next(Patience(3, 1.0, 3.0).pauses(lambda: 0.999)) == pytest.approx(0.5, abs=0.01)
+    assert 60 < sum(PATIENT.pauses(lambda: 0.999)) < sum(PATIENT.pauses(lambda: 0)) <= 160
+    assert PATIENT.within == 120
 
 
 def test_what_fails_for_good_is_soon_given_up_and_the_end_of_a_run_ends_all_waiting() -> None:
@@ -209,19 +204,11 @@ def test_what_fails_for_good_is_soon_given_up_and_the_end_of_a_run_ends_all_wait
     assert not is_permanent(ConnectionResetError())
 
 
-def test_a_staging_folder_is_one_of_this_machine_that_can_be_written(tmp_path: Path) -> None:
+def test_a_staging_folder_is_one_of_this_machine_in_which_folders_can_be_made(tmp_path: Path) -> None:
     for store in ("s3://bucket/x", "s3:/bucket/x"):
         with pytest.raises(OptionError, match="a folder of this machine"):
             download(["http://localhost/a"], output_folder=tmp_path / "out", staging_dir=store)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="staging folder"):
-        open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(tmp_path / "file"))).create()
-
-
-def test_a_staging_folder_where_none_can_be_made_is_refused(tmp_path: Path) -> None:
-    proc = Path("/proc/self")
-    # What is there can be seen, and to make a folder fails as if its parent were just being removed.
-    place = proc.parent if proc.exists() else tmp_path / "file"
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="staging folder"):
-        open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(place / "any2ds"))).create()
+    for place in (tmp_path / "file", tmp_path / "file/below", Path("/proc/any2ds")):
+        with pytest.raises(OutputError, match="staging folder"):
+            open_folder(str(tmp_path / "out"), StorageOptions(staging_dir=str(place))).create()

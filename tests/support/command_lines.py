@@ -100,7 +100,7 @@ _PATHS = (
     ),
     *("step.py", "run.json", "[urls.txt,list.csv]", "*.txt", "*.absent"),
 )
-_LEFT_OUT = frozenset({"config", "enable_wandb", "open", "wandb_entity", "wandb_project", "wandb_run_name"})
+_LEFT_OUT = frozenset({"config", "enable_wandb", "open", "wandb_project"})
 """What goes to the network, or opens a window."""
 _OWN = {
     "host_delay": ("0", "0.01", "-1", "nan", "1e400", "9" * 40),

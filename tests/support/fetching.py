@@ -737,10 +737,6 @@ class WebFetcherContract(FetcherContract):
         script = {"few": ["encoded:gzip"], "many": ["encoded:gzip"]}
         with serve(tmp_path, script) as server:
             assert isinstance(self.one(server.url("few")), Payload)
-            outcome = self.one(server.url("many"), max_content_ratio=2000)
-            assert isinstance(outcome, Payload)
-            assert outcome.body.size == 17 << 20
-            outcome.body.release()
             assert self.code(server.url("many")) == "too_large"
             accepted = server.requests[0].headers["Accept-Encoding"]
         for encodings in ("gzip", "deflate", "br", "gzip,gzip"):  # of a gigabyte, which max_file_bytes allows
@@ -798,12 +794,6 @@ class WebFetcherContract(FetcherContract):
         head = b"HTTP/1.1 200 OK\r\nX-Robots-Tag: otherbot: noindex\r\nX-Robots-Tag: noai\r\n"
         with _raw_server([head + b"Content-Length: 2\r\nConnection: close\r\n\r\nok"]) as urls:
             assert self.code(urls[0]) == "opted_out"
-
-    def test_headers_are_bounded_as_the_option_says(self, tmp_path: Path) -> None:
-        with serve(self.folder(tmp_path), {"a.jpg": [f"ok:x-long={'x' * 3000}"]}) as server:
-            for most, expected in ((2000, "headers_too_large"), (20_000, None)):
-                outcome = self.one(server.url("a.jpg"), max_header_bytes=most)
-                assert getattr(outcome, "code", None) == expected
 
     # --- HTTP/2 ---
 

@@ -31,7 +31,7 @@ _PARTS = (
     "any2ds.readers.text",
     "any2ds.writers.formats.webdataset",
     "any2ds.run.reporters.console",
-    "any2ds.dataset.report",
+    "any2ds.describe.report",
 )
 
 

@@ -480,14 +480,14 @@ def test_each_limit_is_told_by_its_name() -> None:
         )
         assert not isinstance(step(unpack_max_files=10)(sample(archive)), Sample)
     zeros = gzip.compress(ZEROS)
-    assert outcome(zeros, unpack_max_ratio=10) == (
+    assert outcome(zeros) == (
         "unpacks_too_large",
-        f"it unpacks to more than 10 times its {len(zeros)} bytes (--unpack_max_ratio)",
+        f"it unpacks to more than 200 times its {len(zeros)} bytes",
     )
 
 
 def test_what_is_small_is_no_bomb_however_well_it_is_compressed(unpacked: Unpacked) -> None:
-    (row,) = unpacked({"mask.zip": zipped({"mask": bytes(60_000)})}, unpack_max_ratio=2)
+    (row,) = unpacked({"mask.zip": zipped({"mask": bytes(60_000)})})
 
     assert row["stored_bytes"] == 60_000
 

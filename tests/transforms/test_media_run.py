@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds import download, retry
+from any2ds import download
 from any2ds.core.errors import OptionError
 from any2ds.testing.server import serve
 from tests.support.recordings import film, heard, seen, tone
@@ -86,50 +86,6 @@ def test_a_command_cuts_sound_by_a_column_of_its_list(output_format: str, tmp_pa
     assert lengths.pop("000000001_0000") == pytest.approx(0.5 * 44_100, abs=2500)  # with the encoder's padding
     assert lengths == {"000000000_0000": 4000, "000000000_0001": 8000, "000000002": 16_000}
     assert any2ds.verify(out).ok
-
-
-def lines_about_options(screen: str) -> list[str]:
-    return [line for line in screen.splitlines() if "changed nothing" in line]
-
-
-def test_options_that_changed_no_file_are_named_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound, text = tone(seconds=0.4, rate=8000), b"a text"
-    (tmp_path / "a.wav").write_bytes(sound)
-    (tmp_path / "b.txt").write_bytes(text)
-    options: dict[str, Any] = {"distributor": "inline", "number_sample_per_shard": 1, "max_shard_retry": 0}
-    options |= {"clip_seconds": 0.2, "file_size": 64, "resize_mode": "border", "frames": 2, "unpack": True}
-    options |= {"decode_check": True, "output_format": "webdataset", "output_folder": tmp_path / "out"}
-    unused = [
-        "unpack=True changed nothing: no archive was among the files",
-        "file_size, resize_mode changed nothing: no image was among the files",
-        "frames changed nothing: no video was among the files",
-    ]
-    with serve(tmp_path, {"b.txt": ["503", "ok"]}) as server:
-        urls = [server.url(name) for name in ("a.wav", "b.txt")]
-        report = download(urls, retries=0, **options)
-        assert lines_about_options(capsys.readouterr().err) == unused
-        assert report.processed == {"audio": 2}
-        # Neither step had to do with the only file of this run.
-        retried = retry(tmp_path / "out", distributor="inline")
-        assert (retried.successes, retried.processed) == (1, {})
-        capsys.readouterr()
-        # A run that goes on speaks of its own files.
-        for name in ("00000.tar", "00000_stats.json", "00000.parquet"):
-            (tmp_path / "out" / name).unlink()
-        download(urls, **options)
-        assert lines_about_options(capsys.readouterr().err) == unused
-
-
-def test_nothing_is_said_of_options_where_no_file_came_or_one_was_failed_by_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.wav").write_bytes(tone(seconds=0.4, rate=8000))
-    (tmp_path / "b.wav").write_bytes(tone(seconds=0.4, rate=8000)[:-99])
-    with serve(tmp_path) as server:
-        for name in ("a.wav", "b.wav", "none"):
-            url = server.url(name)
-            download([url], tmp_path / f"of-{name}", distributor="inline", audio_trim=0.2, min_duration=9)
-    assert lines_about_options(capsys.readouterr().err) == []
 
 
 def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Preset(Protocol):
     renamed: Mapping[str, str]  # those of them that any2ds has under another name -> that name
     tolerated: frozenset[str]  # any2ds' names of options that the other tool accepts where they have no effect
     defaults: Mapping[str, Any]  # of any2ds' own options, where they differ from what these are otherwise
+    deciding: Sequence[str]  # our names of options by which it sets others
     ignores_columns_of_txt: bool  # asked for of a txt list, which has none; otherwise they are refused
     figures: Mapping[str, str]  # what the stats of a shard say as well -> what any2ds calls it
     cuts_by_file: bool  # each file of the list begins a new shard
@@ -76,17 +77,16 @@ def set_by(preset: str | None) -> Mapping[str, str]:
     return dict.fromkeys(part.defaults, f"--preset={preset}") if part else {}
 
 
+def all_presets() -> dict[str, Preset]:
+    """Each preset by its name."""
+    return {name: plugins.load("presets", name) for name in plugins.names("presets")}
+
+
 def foreign_options() -> Mapping[str, str]:
     """The names that only other tools have -> the preset of which each is; the first one that has it."""
-    found: dict[str, str] = {}
-    for preset in plugins.names("presets"):
-        part: Preset = plugins.load("presets", preset)
-        for name in part.options:
-            found.setdefault(name, preset)
-    return found
+    return {option: name for name, part in reversed(all_presets().items()) for option in part.options}
 
 
 def foreign_flags() -> frozenset[str]:
     """Those that are True or False."""
-    parts: list[Preset] = [plugins.load("presets", preset) for preset in plugins.names("presets")]
-    return frozenset(name for part in parts for name, option in part.options.items() if option.is_flag)
+    return frozenset(name for part in all_presets().values() for name, option in part.options.items() if option.is_flag)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from any2ds.config.presets._exif import by_other_names
 from any2ds.core.declaration import transform
 from any2ds.core.samples import Sample
 
@@ -19,8 +18,8 @@ _COLUMNS = {
 
 @transform(columns=_COLUMNS)
 def with_exif(sample: Sample) -> Sample:
-    """Images have EXIF under the names that it has there, `{}` if there is none."""
-    return sample.with_fields(exif=by_other_names(sample.fields.get("exif") or "{}"))
+    """Images without EXIF have `{}`."""
+    return sample.with_fields(exif=sample.fields.get("exif") or "{}")
 
 
 @transform(columns=_COLUMNS)

@@ -63,6 +63,7 @@ class Img2dataset:
         "wandb_project": "img2dataset",
     }
 
+    deciding = ("disable_all_reencoding", "encode_format")
     ignores_columns_of_txt = (
         True  # its reader.py, where the columns of txt are ["url"]; bbox_col ends in an error there
     )

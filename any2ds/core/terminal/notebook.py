@@ -9,21 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
-from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 WIDTH = 100  # columns
-# Of the middle, so that they can be read on white and on black; the other text has the colour of the notebook.
-_COLORS = [
-    (128, 128, 128),
-    (207, 62, 54),
-    (46, 139, 64),
-    (178, 120, 14),
-    (56, 118, 204),
-    (160, 85, 180),
-    (22, 140, 150),
-]
-_THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [*_COLORS, (128, 128, 128)])
 _PAGE = '<pre style="font-family: monospace; line-height: 1.3; overflow-x: auto; white-space: pre">{code}</pre>'
 
 
@@ -49,7 +37,7 @@ def html(parts: Iterable[Any], width: int = WIDTH) -> str:
     )
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, (str, Text)))
-    return console.export_html(theme=_THEME, code_format=_PAGE, inline_styles=True)
+    return console.export_html(code_format=_PAGE, inline_styles=True)
 
 
 class Cell:

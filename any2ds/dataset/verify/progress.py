@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from any2ds.core.errors import printable, redacted, shard_count
-from any2ds.core.terminal.notebook import Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import percent, size, time_left
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock
 
 _LOG_INTERVAL = 10.0  # seconds between two plain lines
-_CELL_INTERVAL = 1.0
 
 
 class Progress:
@@ -29,17 +27,14 @@ class Progress:
         self._console = stderr_console()
         self._started = self._printed = time.monotonic()
         self._block: StatusBlock | None = None
-        self._cell = Cell() if not quiet and kernel() is not None else None
         self._is_quiet = quiet
 
     def __enter__(self) -> Progress:
         self._started = self._printed = time.monotonic()
-        if not self._is_quiet and self._cell is None and self._console.can_redraw:
+        if not self._is_quiet and self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
-            block = StatusBlock(
-                self._console, lambda columns: self._lines(columns), lambda: self._status().plain, _LOG_INTERVAL
-            )
+            block = StatusBlock(self._console, self._lines, lambda: self._status().plain, _LOG_INTERVAL)
             self._block = block if block.try_start() else None
         return self
 
@@ -52,17 +47,10 @@ class Progress:
         self._rows += rows
         self._bytes += bytes_read
         self._wrong += is_wrong
-        if self._block is None and not self._is_quiet and self._is_due():
+        is_due = time.monotonic() - self._printed >= _LOG_INTERVAL
+        if self._block is None and not self._is_quiet and is_due:
             self._printed = time.monotonic()
-            if self._cell is not None:
-                self._cell.show([self._status()])
-            else:
-                self._console.print(self._status())
-
-    def _is_due(self) -> bool:
-        interval = _LOG_INTERVAL if self._cell is None else _CELL_INTERVAL
-        is_last = self._cell is not None and self._shards == self._total
-        return is_last or time.monotonic() - self._printed >= interval
+            self._console.print(self._status())
 
     def _lines(self, columns: int) -> list[Text]:
         """The status in as many lines as it takes."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from any2ds.config.options import VerifyOptions
-from any2ds.config.signature import with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.terminal.notebook import html
@@ -122,6 +120,11 @@ class VerifyReport:
         return bool(self.findings) and not any(finding.is_damage for finding in self.findings)
 
     @property
+    def exit_code(self) -> int:
+        """Of the command: 3 for a dataset that the same download command completes, since nothing is damaged."""
+        return 0 if self.ok else 3 if self.is_incomplete else 1
+
+    @property
     def broken(self) -> tuple[int, ...]:
         """Shards that have to be made again."""
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
@@ -134,7 +137,7 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         from rich.text import Text
 
-        texts = [Text(with_keywords(printable(line), "verify", [VerifyOptions])) for line in lines(self)]
+        texts = [Text(printable(line)) for line in lines(self)]
         texts[-1].stylize("green" if self.ok else "yellow" if self.is_incomplete else "red")
         return html(texts)
 

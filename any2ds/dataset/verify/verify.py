@@ -20,7 +20,6 @@ from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, shard_count
 from any2ds.core.processes.resources import cores
-from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry
@@ -173,7 +172,7 @@ def _strays(dataset: Dataset) -> Iterator[Finding]:
 
 def _others(dataset: Dataset) -> list[Entry]:
     """What does not belong to the dataset, without its card."""
-    return sorted((entry for entry in dataset.others() if entry.name != hub.CARD_FILE), key=lambda entry: entry.name)
+    return sorted((entry for entry in dataset.others() if entry.name != layout.CARD_FILE), key=lambda entry: entry.name)
 
 
 def _is_stray(entry: Entry) -> bool:

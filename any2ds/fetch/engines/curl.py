@@ -19,11 +19,13 @@ from urllib.parse import urljoin
 
 import pycurl
 
-from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
+from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
+from any2ds.core.metadata import RENAMED
 from any2ds.core.processes import open_files
+from any2ds.core.rows import Row
 from any2ds.core.samples import LONGEST_FINAL_URL, LONGEST_HEADER, Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
@@ -35,7 +37,7 @@ from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, is_for_any_host, opted_out, product_of, refuses
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
+from any2ds.fetch.urls import as_referer, environment_has_proxy, environment_proxy, normalize, origin, parts, scheme_of
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -496,9 +498,6 @@ class _Transfer:
         self._dropped = 0  # bytes of a body that nobody wants, an error page's most often
         self.pool = pool
         self._options = pool.profile.options
-        self._jar = pool.profile.jar
-        self._bounds_headers = self._options.max_header_bytes < MOST_HEADER_BYTES
-        self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self.resolved = ""  # the addresses of a host, in the notation of libcurl
@@ -525,6 +524,7 @@ class _Transfer:
         self._cookies = {}
         self.started = time.monotonic()
         self._longest = LONGEST if attempt.asks else self._options.max_file_bytes
+        self._referer = self._referer_of(attempt.row)
         self._prepare(url, self.pool.headers)
 
     def take_over(self, other: _Transfer) -> None:
@@ -532,7 +532,12 @@ class _Transfer:
         self.attempt, self.url, self.at, self.started = other.attempt, other.url, other.at, other.started
         self._redirects, self._longest, self._error = other._redirects, other._longest, None
         self._addresses[:] = other._addresses
-        self._cookies = other._cookies
+        self._cookies, self._referer = other._cookies, other._referer
+
+    def _referer_of(self, row: Row) -> str | None:
+        if (name := self._options.referer_col) is None or row.extra is None:
+            return None
+        return as_referer(row.extra.get(name, row.extra.get(RENAMED + name)))
 
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
@@ -558,8 +563,11 @@ class _Transfer:
         )
         handle = self.handle
         handle.setopt(pycurl.URL, url)
+        if self._referer is not None and (self._referer.startswith("http:") or url.startswith("https:")):
+            others = (header for header in headers if not header.lower().startswith("referer:"))
+            headers = [*others, f"Referer: {self._referer}"]
         handle.setopt(pycurl.HTTPHEADER, headers)
-        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies or self._jar else None)
+        handle.setopt(pycurl.COOKIE, self._cookies_for(self.at) if self._cookies else None)
         handle.setopt(pycurl.NOBODY, self.attempt.probe)
         handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if self.attempt.asks else self._longest)
         handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)
@@ -574,21 +582,19 @@ class _Transfer:
         self._decoder: Decoder | None = None  # of a body with a Content-Encoding
         self._late_decoder: Decoder | None = None  # of one that is decoded when it is there whole
         self.connection: _Connection | None = None  # that the last request has used
-        self._header_size = self._dropped = 0
+        self._dropped = 0
         self.lines.clear()
         self._headers.clear()
 
     def _cookies_for(self, url: str) -> str | None:
-        """The value of the Cookie header: of the user's file, and of answers on the way of redirects to here."""
+        """The value of the Cookie header: what answers have set on the way of redirects to here."""
         if not url.startswith("http"):
             return None
-        found = [self._jar.header(url)] if self._jar is not None else []
-        found += [
+        return "; ".join(
             text
             for (host, _), (text, is_secure) in self._cookies.items()
             if host == parts(url)[2] and (url.startswith("https:") or not is_secure)
-        ]
-        return "; ".join(filter(None, found)) or None
+        )
 
     def _keep_cookies(self, lines: str) -> None:
         """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""
@@ -801,10 +807,6 @@ class _Transfer:
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
         lines, headers = self.lines, self._headers
-        if self._bounds_headers:  # more tightly than libcurl does
-            self._header_size += sum(map(len, lines))
-            if self._header_size > self._options.max_header_bytes:
-                self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
             initial = line[0]
             if initial not in _INITIALS or (initial in _C and line[8:9] not in _NINTH):
@@ -867,7 +869,7 @@ class _Transfer:
 
     def _start_decoding(self, content_encoding: str) -> None:
         try:
-            decoder = Decoder(content_encoding, self._options.max_content_ratio)
+            decoder = Decoder(content_encoding)
             if decoder.needs_all:
                 self._late_decoder = decoder
             else:

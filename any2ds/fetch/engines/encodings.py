@@ -18,6 +18,7 @@ ACCEPTED = "gzip, deflate, br"
 
 BROKEN_STREAM = "the answer is complete, the compressed stream in it is not"
 _PIECE = 1 << 18  # bytes of what is decoded
+_MOST_RATIO = 200  # decoded bytes for each that came
 _SLICE = 1 << 14  # bytes that are decoded before the ratio is looked at again
 _MOST_ENCODINGS = 2  # of one body
 # Decoded bytes from which the ratio counts. A text of equal lines may well shrink 1,000 times; this many bytes
@@ -42,7 +43,7 @@ class Decoder:
     is not decoded here.
     """
 
-    def __init__(self, content_encoding: str, max_ratio: int) -> None:
+    def __init__(self, content_encoding: str) -> None:
         tokens = [part.strip().lower() for part in content_encoding.split(",")]
         if unsupported := [token for token in tokens if token in _UNSUPPORTED]:
             raise Undecodable("bad_encoding", f"Content-Encoding: {', '.join(unsupported)}")
@@ -53,7 +54,6 @@ class Decoder:
         # body is decoded when it is there whole, and no other one meanwhile.
         self.needs_all = "br" in names
         self.received = 0  # bytes before decoding
-        self._max_ratio = max_ratio
         self._stages = [_STAGES[name]() for name in reversed(names)]  # the first one was applied last
         self._made = [0] * len(names)  # bytes that each stage has produced
 
@@ -79,10 +79,8 @@ class Decoder:
         for piece in self._stages[number].feed(data):
             # Of each stage: one that makes a lot of nothing for the next one costs as much time.
             self._made[number] += len(piece)
-            if self._made[number] > max(_FREE, self._max_ratio * self.received):
-                raise Undecodable(
-                    "too_large", f"it decodes to more than {self._max_ratio} times its bytes (--max_content_ratio)"
-                )
+            if self._made[number] > max(_FREE, _MOST_RATIO * self.received):
+                raise Undecodable("too_large", f"it decodes to more than {_MOST_RATIO} times its bytes")
             yield from self._through(number + 1, piece)
 
 

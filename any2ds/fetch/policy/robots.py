@@ -243,11 +243,13 @@ class Robots:
         if isinstance(outcome, Failure):
             known = _without(origin, outcome, now)
         else:
-            self._cost += RobotsCost(0, outcome.body.size, 0.0)
+            size = outcome.body.size
             content = outcome.body.read()
             outcome.body.release()
             rules = parse(content, self._policy(origin)[1])
             known = Known(_disallowed(origin), now + _KEPT_FOR, rules, delay=rules.delay * self._machines)
+            delays = {origin.partition("://")[2]: rules.delay} if rules.delay else {}
+            self._cost += RobotsCost(0, size, 0.0, delays)
         self._remember(origin, known)
         return rows
 

@@ -70,6 +70,11 @@ def spare_transfers(options: FetchOptions, most: int) -> int:
     return max(0, min(wanted, _MOST_SOCKETS - most))
 
 
+def late_after(latency: float) -> float:
+    """Seconds after which a transfer to a silent host is late, where answers take `latency` seconds."""
+    return max(_LEAST_LATE, _LATE * latency)
+
+
 def seconds_for(size: int) -> float:
     """Seconds that so many bytes may take, the first ones by far the most."""
     beginning = min(size, _BEGINNING)
@@ -199,7 +204,7 @@ class Schedule:
 
     def _seconds_left(self, attempt: Attempt, now: float) -> float:
         """How long a transfer may go on: about as long as others, or once it is late to the end of its time."""
-        expected = attempt.started + max(_LEAST_LATE, _LATE * self._latency)
+        expected = attempt.started + late_after(self._latency)
         end = self._end_of(attempt)
         return (expected if now < expected or end == float("inf") else end) - now
 
@@ -421,7 +426,7 @@ class Schedule:
     def _crowded(self, now: float) -> bool:
         """Whether those that hang take so many places that hosts that answer should have the others."""
         waiting = self._to_silent
-        since = now - max(_LEAST_LATE, _LATE * self._latency)
+        since = now - late_after(self._latency)
         while waiting and (waiting[0][0] <= since or not waiting[0][1].running):
             attempt = waiting.popleft()[1]
             if attempt.running and attempt.host.silent:

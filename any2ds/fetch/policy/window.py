@@ -49,6 +49,13 @@ _SURE = 3.5  # standard deviations, before what hangs is taken for our own doing
 _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not expected any more
 
 
+def trial_seconds(latency: float, size: int, is_starting: bool) -> tuple[float, float]:
+    """Seconds until a size of the window shows in the answers, and seconds of the trial that follows."""
+    # Whole latencies: answers often come in waves, and each trial should see as many of them.
+    waves = math.ceil(max(1.0, _TRIAL[0] / latency, _ANSWERS / size) / (2 if is_starting else 1))
+    return min(max(1.1 * latency, _SETTLE[0]), _SETTLE[1]), min(waves * latency, _TRIAL[1])
+
+
 class Trial:
     """One size and what became of the transfers that were started under it."""
 
@@ -181,11 +188,9 @@ class Window:
             self._ending.append(self.trial)
         self.trial = Trial(size, high)
         self._began = now
-        latency = self._latency or _FIRST_LATENCY
-        self._from = now + min(max(1.1 * latency, _SETTLE[0]), _SETTLE[1])
-        # Whole latencies: answers often come in waves, and each trial should see as many of them.
-        waves = math.ceil(max(1.0, _TRIAL[0] / latency, _ANSWERS / size) / (2 if self._starting else 1))
-        self._until = self._from + min(waves * latency, _TRIAL[1])
+        settle, seconds = trial_seconds(self._latency or _FIRST_LATENCY, size, self._starting)
+        self._from = now + settle
+        self._until = self._from + seconds
         self._measured = self._area = self._full = self._seconds = 0.0
         self._answers = self._failures = self._received = 0
 

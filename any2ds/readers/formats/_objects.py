@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import pyarrow as pa
 from any2ds.core.errors import ReadError
 from any2ds.readers.bad_rows import MOST_LEADING, shown
 from any2ds.readers.contract import Columns
+from any2ds.readers.formats._paths import flat_objects, path_to_text
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
-from any2ds.readers.formats._text import require, sliced
+from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, require, sliced
 from any2ds.readers.formats._typed import Block, Reasons, typed
+from any2ds.readers.paths import list_of, path_of
 
 LONGEST_LINE = 2**24  # bytes; as Python values they take up to 25 times as much
 TOO_LONG = f"of over {LONGEST_LINE >> 20} MiB"
@@ -60,9 +63,29 @@ def object_batches(
     column is a bad row, as is one whose URL is an array or an object.
     """
     wanted = columns.of_file(is_first=schema is None)
+    if any(path_of(name).is_nested for name in columns.names):
+        groups = _flattened(groups, columns)
     blocks = _blocks(_gathered(groups, wanted), columns, wanted, place, keys)
     for batch in typed(blocks, columns, schema, _Objects()):
         yield from sliced(batch)
+
+
+def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
+    """The rows that objects stand for, in groups of bounded size: what elements of a list share counts each time."""
+    names, each = columns.names, list_of(columns.url)
+    for group in groups:
+        item_size = group.size // max(1, len(group.items))
+        most = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, item_size)))
+        items, numbers = list[Item](), list[int]()
+        for item, number in zip(group.items, group.numbers, strict=True):
+            for row in [item] if isinstance(item, str) else flat_objects(item, names, each):
+                items.append(row)
+                numbers.append(number)
+                if len(items) == most:
+                    yield Group(items, numbers, most * item_size)
+                    items, numbers = [], []
+        if items:
+            yield Group(items, numbers, len(items) * item_size)
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
@@ -106,10 +129,18 @@ def _blocks(
             for row, value in enumerate(column):
                 if isinstance(value, _NESTED) and (name == columns.url or _is_deep(value)):
                     column[row] = None
-                    why = f"{shown(value)} is no URL" if name == columns.url else f"more than {_DEEPEST} levels"
+                    why = _no_url(name, value) if name == columns.url else f"more than {_DEEPEST} levels"
                     bad.setdefault(row, f"column {name!r}: {why}")
         if objects:
             yield Block(values, len(objects), bad, _places(place, group.numbers))
+
+
+def _no_url(column: str, value: Any) -> str:
+    try:
+        path = "" if _is_deep(value) else path_to_text(column, pa.array([value]).type)
+    except _MISFIT:
+        path = ""
+    return f"{shown(value)} is no URL" + (f"; {shlex.quote(f'--url_col={path}')} reads those in it" if path else "")
 
 
 def _places(word: str, numbers: Sequence[int]) -> Callable[[int], str]:

@@ -84,12 +84,12 @@ class Separated(TextReader):
     def _blocks(
         self, parsed: Iterable[tuple[list[pa.Array], Reasons]], columns: Columns, wanted: Sequence[str]
     ) -> Iterator[Block]:
-        used = 0 if self._form.columns else 1
+        used, urls = 0 if self._form.columns else 1, {columns.url, *columns.urls}
         for arrays, bad in parsed:
             first, rows, replaced = used + 1, len(arrays[0]), list[int]()
             used += rows
             values = {
-                name: to_text(array, NO_UTF8_IN_URL) if name == columns.url else to_text(array, "replace", replaced)
+                name: to_text(array, NO_UTF8_IN_URL) if name in urls else to_text(array, "replace", replaced)
                 for name, array in zip(wanted, arrays, strict=True)
             }
             if replaced and self.replaced is None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
 from any2ds.core.signatures import type_by_signature
 from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.paths import NUMBER
 
 BATCH_ROWS = 65536
 BATCH_BYTES = 2**24  # of the values of a batch
@@ -211,7 +212,7 @@ def require(wanted: Sequence[str], existing: Sequence[str]) -> None:
     """Raises MissingColumns, or InputError if the name of a wanted column is there twice."""
     missing = [name for name in wanted if name not in existing]
     if missing:
-        raise MissingColumns(missing, existing)
+        raise MissingColumns(missing, [name for name in existing if not name.endswith(NUMBER)])
     twice = [name for name in wanted if existing.count(name) > 1]
     if twice:
         raise InputError(f"the url list has several columns called {twice[0]!r}")

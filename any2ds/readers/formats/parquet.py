@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
 from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.formats._paths import flat_batches, names_with_paths, roots
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, names_to_read, one_line, sliced
+from any2ds.readers.paths import list_of
 
 # Rows that are decoded at once. The file's own figures do not tell how large these are: all may refer to one value of
 # 60 KB in a dictionary. A column that is compressed beyond all measure may have larger values.
@@ -29,7 +31,7 @@ _GROUP_BUFFER = 2**17
 
 
 class Parquet:
-    """Nested columns are wanted by the name of their root."""
+    """A wanted column may be a path to values in a nested one."""
 
     seekable: ClassVar[bool] = True
     rows: int | None = None  # of the file, once it is open
@@ -45,15 +47,18 @@ class Parquet:
         used = 0
         try:
             with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
-                self.rows = file.metadata.num_rows
+                self.rows = file.metadata.num_rows if list_of(columns.url) is None else None
                 self.names = file.schema_arrow.names
-                names = names_to_read(columns, self.names, schema)
-                rows = _decoded_rows(file.metadata, names)
-                bombs = _bombs(file.metadata, names)
+                names = names_to_read(columns, names_with_paths(file.schema_arrow, columns.names), schema)
+                read = roots(names, self.names)
+                rows = _decoded_rows(file.metadata, read)
+                bombs = _bombs(file.metadata, read)
                 groups = range(min(bombs, default=file.metadata.num_row_groups))
-                decoded = file.iter_batches(rows, groups, columns=names, use_threads=False)
-                for large in joined(decoded, BATCH_ROWS, BATCH_BYTES):
-                    for batch in sliced(large.select(names)):
+                decoded = file.iter_batches(rows, groups, columns=read, use_threads=False)
+                for large in joined(
+                    flat_batches(decoded, names, list_of(columns.url), BATCH_BYTES), BATCH_ROWS, BATCH_BYTES
+                ):
+                    for batch in sliced(large):
                         yield batch
                         used += batch.num_rows
                 if bombs:
@@ -63,7 +68,7 @@ class Parquet:
 
 
 class RowGroups:
-    """A file whose row groups are read one by one, several of them in turns."""
+    """A file whose row groups are read one by one, several of them in turns; each row of it is a row of the list."""
 
     def __init__(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> None:
         """Raises MissingColumns, ReadError."""
@@ -71,25 +76,28 @@ class RowGroups:
             self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_GROUP_BUFFER)
         except (pa.ArrowException, OSError) as error:
             raise ReadError("row 0", one_line(error)) from error
-        self._names = names_to_read(columns, self._file.schema_arrow.names, schema)
-        self._rows = _decoded_rows(self._file.metadata, self._names)
+        existing = names_with_paths(self._file.schema_arrow, columns.names)
+        self._names = names_to_read(columns, existing, schema)
+        self._read = roots(self._names, self._file.schema_arrow.names)
+        self._rows = _decoded_rows(self._file.metadata, self._read)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """The rows of each, and the bytes that the columns take uncompressed."""
         metadata = self._file.metadata
-        wanted = _wanted(metadata, self._names)
+        wanted = _wanted(metadata, self._read)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return [(g.num_rows, sum(g.column(i).total_uncompressed_size for i in wanted)) for g in groups]
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of one. Raises ReadError."""
-        if (reason := _bombs(self._file.metadata, self._names).get(number)) is not None:
+        if (reason := _bombs(self._file.metadata, self._read).get(number)) is not None:
             raise ReadError(f"row group {number}", reason)
         try:
-            decoded = self._file.iter_batches(self._rows, [number], columns=self._names, use_threads=False)
-            for large in joined(decoded, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES):
-                yield from sliced(large.select(self._names))
+            decoded = self._file.iter_batches(self._rows, [number], columns=self._read, use_threads=False)
+            flat = flat_batches(decoded, self._names, None, _GROUP_BATCH_BYTES)
+            for large in joined(flat, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES):
+                yield from sliced(large)
         except (pa.ArrowException, OSError) as error:
             raise ReadError(f"row group {number}", one_line(error)) from error
 

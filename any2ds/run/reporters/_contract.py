@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
@@ -16,20 +16,17 @@ from any2ds.storage.folders import OutputFolder
 class RunInfo:
     """What reporters know of a run before it begins."""
 
-    command: Literal["download", "retry", "finish"]
+    command: Literal["download", "retry"]
     output: OutputFolder
     options: Mapping[str, Any]  # given and default ones, without secrets
     storage: StorageOptions
     identity: str  # of the dataset: the same for every run that continues it
     made: OutputOptions | None = None  # with which the dataset is made
     finished: Collection[int] = ()  # shards that were finished before
-    steps: Mapping[str, Sequence[str]] = field(default_factory=dict)  # option -> steps that change files because of it
     left_out: Sequence[str] = ()  # columns of the url list that the dataset does not keep
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
     missing: Callable[[], int] = int  # shards that others make, once this run has made its own
-    # Extension -> files in all finished shards, once the run has made its own; None if nobody knows. Never raises.
-    stored_exts: Callable[[], Mapping[str, int] | None] = lambda: None
 
 
 Facts = Mapping[str, Any]

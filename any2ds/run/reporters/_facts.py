@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
-from any2ds.config.command_line import load_call, report_call, report_command, retry_call, retry_command
+from any2ds.config.command_line import load_call, retry_call, retry_command
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, SUCCESS, FailureCode, in_order, known_outcome
 from any2ds.core.filetypes import UNKNOWN_EXT, type_of_name
 from any2ds.core.layout import report_file
-from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.dataset import shards
 from any2ds.run.reporters._contract import Facts, RunInfo
-from any2ds.transforms.contract import STEPS
 
 _UNKNOWN = FailureCode(False, "a failure that this version does not know", "See error_message in the metadata.")
 _LONGEST_URL = 300  # characters
@@ -37,14 +35,6 @@ def start(run: RunInfo, finished_shards: int) -> Facts:
         "options": run.options,
         "member": run.member or None,
     }
-
-
-def progress(now: Snapshot) -> Facts:
-    """How a run goes, without what is unknown yet: null."""
-    fields = asdict(now)
-    verdict = fields.pop("verdict") or {"limit": None, "message": None}
-    rounded = {name: round(value, 6) if isinstance(value, float) else value for name, value in fields.items()}
-    return {**rounded, **counts(now.outcomes), "limit": verdict["limit"], "limit_words": verdict["message"]}
 
 
 def numbers(facts: Facts) -> dict[str, float]:
@@ -82,7 +72,7 @@ def shard_failed(error: ShardError) -> Facts:
 class Seen:
     """What was seen of a run while it went on."""
 
-    now: Facts  # the newest progress
+    now: Facts = field(default_factory=dict)  # the newest progress
     done: set[int] = field(default_factory=set)  # shards that it has finished
     was_stopped: bool = False
 
@@ -93,7 +83,6 @@ def finish(total: RunReport, run: RunInfo, seen: Seen) -> Facts:
     seconds = max(total.at_work or total.seconds, 1e-3)
     outcomes = [_outcome(code, rows, total) for code, rows in in_order(total.status_dict)]
     limit = run.options.get("limit")
-    stored_exts = None if seen.was_stopped else run.stored_exts()
     is_done = not (seen.was_stopped or total.left_shards or total.failed_shards)
     facts = {
         "command": run.command,
@@ -102,24 +91,22 @@ def finish(total: RunReport, run: RunInfo, seen: Seen) -> Facts:
         "seconds": round(total.seconds, 3),
         "seconds_at_work": round(seconds, 3),
         **counts(total.status_dict),
-        "first_rows": limit if now["total_rows"] == limit else None,  # of the list, which may have more
+        "first_rows": limit if now.get("total_rows") == limit else None,  # of the list, which may have more
         "samples": total.samples,
         "bytes": total.bytes,
-        "received": now["received"],
+        "received": now.get("received", 0),
         "attempts": total.attempts,
         "successes_per_second": round(total.successes / seconds, 3),
         "attempts_per_second": round(total.attempts / seconds, 3),
-        "bytes_per_second": round(max(total.bytes, now["received"]) / seconds, 3),
+        "bytes_per_second": round(max(total.bytes, now.get("received", 0)) / seconds, 3),
         "shards_done": total.shards,
         "shards_before": total.skipped_shards,
         "shards_failed": len(total.failed_shards),
         "shards_given_up": total.left_shards,
         "shards_of_others": run.missing() if run.member and is_done else None,
         **{f"robots_{name}": value for name, value in asdict(total.robots).items()},
-        "types": _types(total.exts if stored_exts is None else stored_exts),
-        "types_of_all": stored_exts is not None and bool(total.skipped_shards or run.finished),
+        "types": _types(total.exts),
         "not_processed": total.not_processed,
-        "unused_options": _unused_options(run, total),
         "members": total.members,
         "outcomes": outcomes,
         "retryable_rows": sum(outcome["rows"] for outcome in outcomes if outcome["transient"]),
@@ -139,15 +126,13 @@ def _next_steps(facts: Facts, run: RunInfo, seen: Seen) -> Facts:
     is_whole = not (seen.was_stopped or facts["shards_given_up"] or (run.member and facts["shards_of_others"] != 0))
     page = report_file(run.made is not None and run.made.preset is not None)
     writes_report = has_shards and is_whole and options.get("report")
-    wants_report = has_shards and not run.member and (options.get("report") or not facts["shards_done"])
     has_gained = run.command != "retry" or facts["stored"]  # else nothing has changed that another retry could use
     can_retry = facts["retryable_rows"] and has_gained and not facts["shards_given_up"]  # else this command comes first
-    retry, report = (retry_command, report_command) if run.from_shell else (retry_call, report_call)
+    retry = retry_command if run.from_shell else retry_call
     return {
         "pattern": pattern,
         "load": _shown(load_call(folder, is_in_store)) if pattern and _has_numbers(run) else None,
         "report": f"{facts['output_folder'].rstrip('/')}/{page}" if writes_report else None,
-        "report_command": _shown(report(folder, options, is_in_store)) if wants_report and not writes_report else None,
         "retry": _shown(retry(folder, options, has_stores)) if can_retry else None,
     }
 
@@ -191,18 +176,6 @@ def _has_numbers(run: RunInfo) -> bool:
     return made is not None and (
         hasattr(plugins.load("writers", made.output_format), "indexed") and made.tfrecord_compression != "gzip"
     )
-
-
-def _unused_options(run: RunInfo, total: RunReport) -> dict[str, str]:
-    """Option -> the kinds of files that it is for, of options that changed, or failed, no file of the run."""
-    has_arrived = total.successes + total.failed_to_subsample + total.filtered > 0
-    if not has_arrived or not {"transform_timeout", "transform_crash"}.isdisjoint(total.status_dict):
-        return {}  # it is unknown which steps the files went through
-    return {
-        f"--{option}": " or ".join(STEPS[step].files for step in steps)
-        for option, steps in run.steps.items()
-        if not any(total.processed.get(step) for step in steps)
-    }
 
 
 def _types(exts: Mapping[str, int]) -> dict[str, int]:

@@ -17,8 +17,7 @@ from any2ds.run.reporters._contract import Facts
 from any2ds.run.reporters._facts import shortened
 
 _LONGEST_NAMES = 200  # characters of the columns that are named
-_MOST_FAILURES, _MOST_HOSTS = 5, 3  # that the live lines name
-_HOST_LENGTH, _WHY_LENGTH = 40, 60  # characters of a host's name, and of what it said
+_MOST_FAILURES = 5  # that the live lines name
 _BAR, _SHORTEST_BAR = 40, 8  # columns
 _MOST_EXPLAINED = 12  # outcomes at the end, the most frequent
 _MOST_TYPES = 8  # that are named
@@ -28,8 +27,8 @@ Sentence = Callable[[str, int], Text]
 """Makes of a line what is shown: with options as the user gives them, wrapped, and indented by so many columns."""
 
 
-def beginning(facts: Facts, phrase: Callable[[str], str]) -> Iterator[str]:
-    """What a run is going to do; `phrase` as in `ending`."""
+def beginning(facts: Facts) -> Iterator[str]:
+    """What a run is going to do."""
     folder, before = as_place(facts["output_folder"]), facts["shards_before"]
     if facts["command"] == "retry":
         yield f"any2ds retries failed rows ({', '.join(facts['options'].get('codes') or ())}) of {folder}"
@@ -41,7 +40,7 @@ def beginning(facts: Facts, phrase: Callable[[str], str]) -> Iterator[str]:
         names = shortened(", ".join(facts["columns_left_out"]), _LONGEST_NAMES)
         is_kept = facts["options"].get("caption_col")
         options = f"{'' if is_kept else '--caption_col and '}--save_additional_columns keep{'s' if is_kept else ''}"
-        yield f"not kept from the list: {names} ({phrase(f'{options} columns')})"
+        yield f"not kept from the list: {names} ({options} columns)"
 
 
 def failed(facts: Facts) -> str:
@@ -110,7 +109,6 @@ def _groups(facts: Facts, first: str) -> Iterator[tuple[str, list[str]]]:
     ]
     yield "", [piece for piece in figures if piece]
     yield "yellow", _failures(facts)
-    yield "", _hosts(facts)
     yield "cyan", [printable(facts["limit_words"])] if facts["limit_words"] else []
 
 
@@ -150,16 +148,6 @@ def _failures(facts: Facts) -> list[str]:
     return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
 
 
-def _hosts(facts: Facts) -> list[str]:
-    pieces = [
-        f"{shortened(host['name'], _HOST_LENGTH)} {host['waiting']:,}"
-        + (f" ({shortened(host['why'], _WHY_LENGTH)})" if host["why"] else "")
-        for host in facts["hosts"][:_MOST_HOSTS]
-        if host["waiting"]
-    ]
-    return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
-
-
 def _joined(pieces: Sequence[str], columns: int) -> list[str]:
     """The pieces in lines, which break between them; a longer one breaks at its words."""
     whole = (piece if len(piece) > columns else piece.replace(" ", "\xa0") for piece in pieces)
@@ -174,15 +162,14 @@ def as_place(folder: str) -> str:
     return f"{folder.rstrip('/')}/"
 
 
-def ending(facts: Facts, width: int | None, phrase: Callable[[str], str]) -> Iterator[Text]:
+def ending(facts: Facts, width: int | None) -> Iterator[Text]:
     """What became of the rows, then where the dataset is and what to do next.
 
-    Sentences are wrapped at `width`, if there is one; what is to be copied stands on one line. `phrase` has the options
-    in a sentence as the user gives them: as flags, or as keywords.
+    Sentences are wrapped at `width`, if there is one; what is to be copied stands on one line.
     """
 
     def sentence(line: str, indent: int = 0) -> Text:
-        text = wrapped(phrase(line), width - indent) if width else phrase(line)
+        text = wrapped(line, width - indent) if width else line
         return Text(textwrap.indent(text, " " * indent))
 
     yield from map(sentence, _nothing_done(facts))
@@ -249,18 +236,14 @@ def _figures(facts: Facts) -> Iterator[str]:
             yield f"{member.name}: {member.text}"
     for reason, count in facts["not_processed"].items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
-    unused = facts["unused_options"]
-    for kinds in dict.fromkeys(unused.values()):
-        options = ", ".join(option for option in unused if unused[option] == kinds)
-        yield f"{options} changed nothing: no {kinds} was among the files"
 
 
 def _types(facts: Facts) -> Iterator[str]:
     """What the stored files are: pages of HTML are no failures, and no images."""
     shown = [f"{files:,} {name}" for name, files in facts["types"].items()]
     more = [f"{len(shown) - _MOST_TYPES:,} more types"] if len(shown) > _MOST_TYPES else []
-    where = "types in the whole dataset" if facts["types_of_all"] else "types"
-    yield f"{where}: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
+    if facts["outcomes"]:
+        yield f"types: {', '.join([*shown[:_MOST_TYPES], *more]) or 'none, no file is stored'}"
 
 
 def _shards(facts: Facts) -> Iterator[str]:
@@ -279,7 +262,7 @@ def _shards(facts: Facts) -> Iterator[str]:
         yield f"{first}: the same command without --limit makes the rest"
     if facts["shards_of_others"]:
         are = shard_count(facts["shards_of_others"], "is", "are")
-        yield f"{are} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"
+        yield f"{are} left to others; the last of them writes the files about the whole dataset"
     elif facts["shards_of_others"] == 0:
         yield "all shards of the list are there: the dataset is complete"
 
@@ -292,6 +275,5 @@ def _next_steps(facts: Facts) -> dict[str, str | None]:
         "to load": facts["load"],
         "to load without any2ds": "the files that .any2ds/shards lists" if is_long else pattern,
         "to look at": facts["report"],
-        "to look at what is finished": facts["report_command"],
         f"to retry what may work now ({row_count(facts['retryable_rows'])})": facts["retry"],
     }

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from any2ds.config.options import GROUPS, RETRY_GROUPS, WatchOptions
-from any2ds.config.signature import with_keywords
+from any2ds.config.options import WatchOptions
 from any2ds.core.terminal.children import ChildOutput
 from any2ds.core.terminal.notebook import WIDTH, Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console, wrapped
@@ -31,19 +29,23 @@ def console_reporter(watch: WatchOptions, run: RunInfo) -> Reporter:
     return _Notebook(watch, run) if kernel() is not None else _Terminal(watch, run)
 
 
-class _Screen(Reporter):
-    """What terminals and notebooks have in common."""
+class _Terminal(Reporter):
+    """A status block on a terminal, elsewhere a line every now and then."""
+
+    _now: Facts | None = None  # the newest progress
+    _block: StatusBlock | None = None
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
-        self._now: Facts | None = None  # the newest progress
-        groups = RETRY_GROUPS if run.command == "retry" else GROUPS
-        self._phrase = str if run.from_shell else partial(with_keywords, function=run.command, groups=groups)
+        self._console = stderr_console()
+        # Columns at which sentences are wrapped, if they are.
+        self._width = (lambda: self._console.width) if self._console.is_terminal else lambda: None
 
     def report(self, event: str, facts: Facts) -> None:
         if event == "start":
-            for line in _screen.beginning(facts, self._phrase):
+            for line in _screen.beginning(facts):
                 self._say(line)
+            self._show_status()
         elif event == "progress":
             self._now = facts
             if self.is_due():
@@ -54,53 +56,29 @@ class _Screen(Reporter):
             self._say(_screen.stopping(facts), "yellow")
         elif event == "finish":
             self._now = None
-            self._show(*_screen.ending(facts, self.width, self._phrase))
-
-    @property
-    def width(self) -> int | None:
-        """Columns at which sentences are wrapped, if they are."""
-        return WIDTH
+            if self._block is not None:
+                self._block.stop()
+            self._show(*_screen.ending(facts, self._width()))
 
     def _say(self, text: str, style: str = "") -> None:
-        self._show(Text(wrapped(text, self.width) if self.width else text, style))
+        width = self._width()
+        self._show(Text(wrapped(text, width) if width else text, style))
 
     def _show(self, *lines: Text) -> None:
         """Lines that stay."""
-        raise NotImplementedError
+        for line in lines:
+            self._console.print(line)
 
-    def _record(self) -> None:
-        """Say how the run goes."""
-        raise NotImplementedError
-
-
-class _Terminal(_Screen):
-    """A status block on a terminal, elsewhere a line every now and then."""
-
-    _block: StatusBlock | None = None
-
-    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        super().__init__(watch, run)
-        self._console = stderr_console()
-
-    def report(self, event: str, facts: Facts) -> None:
-        if event == "finish" and self._block is not None:
-            self._block.stop()
-        super().report(event, facts)
-        if event == "start" and self._console.can_redraw:
+    def _show_status(self) -> None:
+        """Show how the run goes from now on, where that can be redrawn."""
+        if self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
             block = StatusBlock(self._console, self._status, self._line, self.interval)
             self._block = block if block.try_start() else None
 
-    @property
-    def width(self) -> int | None:
-        return self._console.width if self._console.is_terminal else None
-
-    def _show(self, *lines: Text) -> None:
-        for line in lines:
-            self._console.print(line)
-
     def _record(self) -> None:
+        """Say how the run goes."""
         if self._block is None:
             self._console.print(self._line())
 
@@ -114,19 +92,21 @@ class _Terminal(_Screen):
         return _screen.plain(self._now) if self._now is not None else ""
 
 
-class _Notebook(_Screen):
+class _Notebook(_Terminal):
     """The same lines in one output of the cell, with the table in the end."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
-        self.interval = _CELL_INTERVAL
+        self.interval, self._width = _CELL_INTERVAL, lambda: WIDTH
         self._cell = Cell()
         self._lines: list[Text] = []  # that stay
 
     def _show(self, *lines: Text) -> None:
         self._lines += lines
-        status = [] if self._now is None else _screen.live(self._now, WIDTH)
-        self._cell.show([*self._lines, *status])
+        self._cell.show([*self._lines, *self._status(WIDTH)])
+
+    def _show_status(self) -> None:
+        """It is there from the first progress on."""
 
     def _record(self) -> None:
         self._show()

@@ -42,7 +42,6 @@ _SETTINGS: Mapping[str, Any] = {
 }
 _INIT_TIMEOUT = 30.0  # seconds for its server to answer; a short run is not to be over before we know
 _CANCEL_TIMEOUT = 0.5  # seconds that `cancel` may take
-_SAVE_EVERY = 60.0  # seconds
 
 
 def as_img2dataset(outcomes: Mapping[str, int], seconds: float) -> dict[str, float]:
@@ -67,18 +66,15 @@ class Wandb(Reporter):
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
         self._file = layout.wandb_file(run.member)
-        content = run.output.read(self._file)
-        self._is_new = content is None
-        state = orjson.loads(content or b"{}")
+        state = orjson.loads(run.output.read(self._file) or b"{}")
+        self._is_new = not state
         self._id = state.get("id") or uuid.uuid4().hex[:12]  # of the run there
         self._began = state.get("began") or time.time()  # the first run, in Unix seconds
         self._outcomes = Counter[str](state.get("outcomes"))  # code -> rows of finished shards, by their last outcome
         self._now: Facts = {}  # the newest progress
-        self._saved_at = time.monotonic()
         self._step = -1
         self._wandb: Any = None
         self._there: Any = None  # the run there; None if it is disabled
-        self._is_shared = False  # the caller's program has a run of its own there
 
     def report(self, event: str, facts: Facts) -> None:
         if event == "start":
@@ -99,7 +95,6 @@ class Wandb(Reporter):
         """Raises what wandb raises if it cannot even record offline."""
         os.environ.setdefault("WANDB_SILENT", "true")  # it reads this when it begins, and would ask for a login
         self._wandb = importlib.import_module("wandb")
-        self._is_shared = self._wandb.run is not None
         try:
             there, problem = self._init(), ""
         except Exception as error:  # no login, no network, or whatever wandb may raise
@@ -120,15 +115,13 @@ class Wandb(Reporter):
     def _record(self) -> None:
         self._log("live", numbers(self._now))
         self._log("total", as_img2dataset(self._outcomes, time.time() - self._began))
-        if time.monotonic() - self._saved_at >= _SAVE_EVERY:
-            self._save()
+        self._save()
 
     def _end(self, exit_code: int) -> None:
         if self._there is not None:
             outcomes = +self._outcomes
             rows = [(code, count / outcomes.total(), count) for code, count in outcomes.most_common()]
             self._log("", {"status": self._wandb.Table(columns=["status", "frequency", "count"], data=rows)})
-            self._save()
             self._there.finish(exit_code=exit_code)
         self._teardown()
 
@@ -140,25 +133,23 @@ class Wandb(Reporter):
 
     def _teardown(self) -> None:
         """End wandb's helper process, unless a run of the caller's program needs it."""
-        if self._wandb is not None and not self._is_shared:
+        if self._wandb is not None and self._wandb.run is None:
             with contextlib.suppress(SystemExit):
                 self._wandb.teardown()
 
     def _init(self, **more: Any) -> Any:
         """Raises as wandb does."""
-        watch, output, member = self.watch, self.run.output, self.run.member
+        watch, output = self.watch, self.run.output
         dataset = redacted(output.url).rstrip("/").rsplit("/", 1)[-1] or None
-        usual_name = " ".join(filter(None, (dataset, member.replace("-", " ")))) if self._is_new else None
         timeout = float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_TIMEOUT)
         is_inside = output.is_local and Path.cwd().is_relative_to(Path(output.path).resolve())
         return self._wandb.init(
             project=watch.wandb_project,
-            entity=watch.wandb_entity,
-            name=watch.wandb_run_name or os.environ.get("WANDB_NAME") or usual_name,
+            name=os.environ.get("WANDB_NAME") or (dataset if self._is_new else None),
             id=self._id,
             resume="allow",
             job_type=self.run.command,
-            group=(os.environ.get("WANDB_RUN_GROUP") or dataset) if member else None,
+            group=dataset if self.run.member else None,
             config={**self.run.options, "any2ds": __version__},
             dir=os.environ.get("WANDB_DIR") or (Path(output.path).resolve().parent if is_inside else None),
             settings=self._wandb.Settings(**_SETTINGS, init_timeout=timeout),
@@ -174,8 +165,9 @@ class Wandb(Reporter):
             self._there.log({"seconds": seconds, **named}, step=self._step)
 
     def _save(self) -> None:
-        """A run that is killed loses what came after, up to a minute."""
-        self._saved_at = time.monotonic()
+        """A run that is killed loses what came after."""
+        if self._there is None:
+            return
         state = {"id": self._id, "began": self._began, "outcomes": +self._outcomes}
         try:
             self.run.output.write(self._file, orjson.dumps(state))

@@ -7,9 +7,9 @@ import errno
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
-_TRIES = 100  # to make a folder
 _TOGETHER = 8  # files flushed at once: file systems then write their journal once for several
 
 # Some file systems (FUSE, network drives) cannot flush, or not folders; then there is nothing that could be done.
@@ -48,20 +48,10 @@ def flush_folder(folder: Path | str) -> None:
 
 def make_folders(folder: Path) -> list[Path]:
     """Make it, with those above it as far as they are missing. The folders that have got a new name in them."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # another process has just removed an empty folder above it
-            return _make_missing(folder)
-    raise FileNotFoundError(f"{folder.parent} is removed repeatedly")
-
-
-def _make_missing(folder: Path) -> list[Path]:
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for made in reversed(missing):
-        made.mkdir(exist_ok=True)
-    return [made.parent for made in missing]
+    missing = list(takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+    return [path.parent for path in missing]
 
 
 def _flush(path: Path | str, cannot: set[int]) -> None:

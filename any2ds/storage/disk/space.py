@@ -62,11 +62,9 @@ class Room:
 
     def _takes_files(self) -> bool:
         """Whether there can be more files, however small."""
-        if not hasattr(os, "statvfs"):
-            return True
         try:
             found = os.statvfs(_existing(self._folder))
-        except OSError:
+        except (AttributeError, OSError):  # Windows has no such call
             return True
         return not found.f_files or found.f_favail > 0
 

@@ -1,17 +1,14 @@
-"""Folders for files that are made before they are published, each of one process, and small files by themselves.
+"""Folders of temporary files, each made by `mkdtemp` for one process, which holds a lock in it while it lives.
 
-`mkdtemp` makes the folders, so that in /tmp no other user can prepare one or write in it. All names have the tag of a
-run: who has the locks of that run removes what its killed processes have left.
-
-Where a name can be predicted, another user may have made a folder or a link of that name before us, in order to replace
-what we put into it: it is used only if it is private.
+The kernel frees the lock when the process ends, however it ends: a folder whose lock is free is garbage. Names have a
+tag of the machine, as a network disk may not show the locks of another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -22,42 +19,37 @@ from pathlib import Path
 from typing import TypeVar
 
 from any2ds.core.layout import STATE_FOLDER
+from any2ds.storage.lock.file_lock import FileLock, kernel
 
 Made = TypeVar("Made")
 
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_IN_USE = ".in-use"  # in each of the folders, locked
 _TRIES = 100  # at a folder whose parent others may be removing at the same time
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @contextmanager
-def staging(root: Path, tag: str) -> Iterator[Path]:
+def staging(root: Path) -> Iterator[Path]:
     """A new folder in `root`, for this process alone."""
-    folder = _made_in(root, lambda: Path(tempfile.mkdtemp(prefix=f"any2ds-{tag}-", dir=root)))
+    folder, lock = made_in(root, lambda: _locked_folder(root))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        _remove_if_empty(root)
+        lock.release()
+        remove_unused(root)
 
 
-@contextmanager
-def staged_file(root: Path, tag: str, data: bytes) -> Iterator[Path]:
-    """A new file in `root`, the folder of a dataset for this, which is removed unless it has got another name."""
-    path = root / f"any2ds-{tag}-{secrets.token_hex(8)}"
-
-    def write() -> None:
-        with open(path, "xb") as file:  # with the rights that files get here: it is going to be published
-            file.write(data)
-
-    try:
-        _made_in(root, write)
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-        _remove_if_empty(root)
+def _locked_folder(root: Path) -> tuple[Path, FileLock]:
+    """Raises FileNotFoundError if another process took the folder for garbage before it was locked."""
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root))
+    lock = FileLock.acquire(folder / _IN_USE)
+    if lock is None:
+        raise FileNotFoundError(folder)
+    return folder, lock
 
 
-def _made_in(root: Path, make: Callable[[], Made]) -> Made:
+def made_in(root: Path, make: Callable[[], Made]) -> Made:
     """What `make` makes in a folder, which is there then."""
     for _ in range(_TRIES):
         # Others may just be removing what is empty, also while `mkdir` looks what it is that is there already.
@@ -68,13 +60,27 @@ def _made_in(root: Path, make: Callable[[], Made]) -> Made:
     raise FileNotFoundError(f"{root} is removed repeatedly")
 
 
-def sweep(root: Path, tag: str) -> None:
-    """Remove what the processes of a run have left, none of which lives any more."""
-    with contextlib.suppress(OSError):  # not there, or just removed
-        for staged in list(root.glob(f"any2ds-{tag}-*")):
-            if is_private(staged) or not staged.is_dir():
-                remove(staged)
-    _remove_if_empty(root)
+def remove_unused(root: Path) -> None:
+    """Remove the folder for temporary files in a dataset if it is empty, and the one for its state."""
+    with contextlib.suppress(OSError):
+        if root.parent.name == STATE_FOLDER:
+            root.rmdir()
+            root.parent.rmdir()
+
+
+def sweep(root: Path) -> None:
+    """Remove the folders of dead processes of this machine and user."""
+    for folder in root.glob(f"{_prefix()}*"):
+        with contextlib.suppress(OSError):  # just removed
+            if is_private(folder) and (lock := FileLock.acquire(folder / _IN_USE)) is not None:
+                if lock.identity:
+                    shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
+    remove_unused(root)
+
+
+def _prefix() -> str:
+    return f"any2ds-{hashlib.sha256(kernel().encode()).hexdigest()[:8]}-"
 
 
 def remove(staged: Path) -> None:
@@ -85,14 +91,6 @@ def remove(staged: Path) -> None:
         staged.unlink(missing_ok=True)
 
 
-def _remove_if_empty(root: Path) -> None:
-    """The folder for staging in a dataset, and the one for its state, which may be none of any2ds."""
-    with contextlib.suppress(OSError):
-        if root.parent.name == STATE_FOLDER:
-            root.rmdir()
-            root.parent.rmdir()
-
-
 def named_for_user(folder: Path, name: str) -> Path:
     """The path of a private folder of this user, `name` and the user's number, in `folder`."""
     user = os.geteuid() if sys.platform != "win32" else "all"
@@ -100,7 +98,11 @@ def named_for_user(folder: Path, name: str) -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this is a folder of this user, no link to one, in which no other user may write."""
+    """Whether this is a folder of this user, no link to one, in which no other user may write.
+
+    Where a name can be predicted, another user may have made a folder or a link of that name before us, in order to
+    replace what we put into it.
+    """
     try:
         found = folder.lstat()
     except OSError:

@@ -20,62 +20,71 @@ _PAUSE = 0.02  # seconds between two tries
 _FLAGS = os.O_RDWR | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW"))
 
 
-class NoLocks(Exception):
-    """The file system has no locks, as some network file systems."""
-
-
 class FileLock:
-    """A file that this process has locked, alone or `shared` with others. Children do not inherit the lock."""
+    """A file that this process has locked, alone or shared with others. Children do not inherit the lock.
 
-    def __init__(self, path: Path, fd: int, shared: bool) -> None:
-        self.path, self._fd, self._shared = path, fd, shared
+    Where there are no locks the `identity` is empty, and nobody is kept out: on some network disks, and on Windows,
+    where a lock also keeps others from reading and removing the file.
+    """
+
+    def __init__(self, path: Path, fd: int = -1) -> None:
+        self.path, self._fd = path, fd
         _held.add(self)
 
     @classmethod
     def acquire(cls, path: Path, shared: bool = False, wait: float = 0.0) -> FileLock | None:
         """Lock the file, which is made if it is not there; None if that cannot be had within `wait` seconds.
 
-        Raises NoLocks where there are none, FileNotFoundError if its folder is not there, and other OSErrors if the
-        file cannot be opened.
+        Raises FileNotFoundError if its folder is not there, and other OSErrors if the file cannot be opened.
         """
         if sys.platform == "win32":
-            raise NoLocks("Windows: a lock there also keeps others from reading and removing the file")
+            return cls(path)
         until = time.monotonic() + wait
         while True:
-            fd = os.open(path, _FLAGS, 0o666)
+            lock = cls(path, os.open(path, _FLAGS, 0o666))
             try:
-                is_locked = _lock(fd, shared)
-                if not _is_at(fd, path):  # its holder has removed it since: the lock is on a file that is gone
-                    continue
-                if is_locked:
-                    lock, fd = cls(path, fd, shared), -1
+                is_locked = _lock(lock._fd, shared)
+            except OSError as error:
+                if error.errno in _UNSUPPORTED:
+                    lock.release()
                     return lock
-            except NoLocks:
-                if os.fstat(fd).st_size == 0:
-                    path.unlink(missing_ok=True)
+                lock._forget()
                 raise
-            finally:
-                if fd >= 0:
-                    os.close(fd)
-            if time.monotonic() >= until:
+            if is_locked and lock._is_at_path():  # else its holder has removed it since: this file is gone
+                return lock
+            lock._forget()
+            if not is_locked and time.monotonic() >= until:
                 return None
             time.sleep(_PAUSE)
 
     @property
     def identity(self) -> str:
-        """The file and its kernel: no other file that is open anywhere has the same."""
-        stat = os.fstat(self._fd)
-        return f"{kernel()}:{stat.st_dev}:{stat.st_ino}"
+        """The file and its kernel: no other file that is open anywhere has the same. Empty without a lock."""
+        if self._fd < 0:
+            return ""
+        found = os.fstat(self._fd)
+        return f"{kernel()}:{found.st_dev}:{found.st_ino}"
 
-    def release(self, remove: bool = True) -> None:
-        """Unlock the file, and `remove` it unless it is shared with others."""
+    def release(self) -> None:
+        """Unlock the file, and remove it if it is empty and nobody else has it locked."""
         if self._fd < 0:
             return
-        with contextlib.suppress(OSError, NoLocks):
-            # While it is locked alone, so that no other process's file is removed.
-            if remove and (not self._shared or _lock(self._fd, shared=False)) and _is_at(self._fd, self.path):
+        with contextlib.suppress(OSError):
+            if not os.fstat(self._fd).st_size and self._is_alone() and self._is_at_path():
                 self.path.unlink()
         self._forget()
+
+    def _is_alone(self) -> bool:
+        with contextlib.suppress(OSError):  # there are no locks
+            return _lock(self._fd, shared=False)
+        return True
+
+    def _is_at_path(self) -> bool:
+        """Whether the open file is still the one that has this path."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
 
     def _forget(self) -> None:
         with contextlib.suppress(OSError):
@@ -91,24 +100,12 @@ def kernel() -> str:
     return f"{uuid.getnode():012x}"
 
 
-def _is_at(fd: int, path: Path) -> bool:
-    """Whether the open file is still the one that is called `path`."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-
-
 def _lock(fd: int, shared: bool) -> bool:
     # Not lockf: those locks are lost as soon as anything in the process closes the same file.
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            raise NoLocks(str(error)) from error
-        raise
     return True
 
 

@@ -17,11 +17,9 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from any2ds.core.errors import LockLost, OutputInUse, error_text
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.file_lock import FileLock
 from any2ds.storage.lock.lock_file import Holder, LockRef, check_holder
 from any2ds.storage.patience import BRIEF, persist
 
@@ -29,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _NO_VERSION = "1"  # which no file has
 _INTERRUPTED = 2.0  # seconds that a run which is broken off waits for a request that is under way
+_CLOSE = 10.0  # seconds that the last request may take when the run ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class Intervals:
     # the lock until it first runs.
     refusal: float = 1.0
     trust: float = 2.0  # that a worker need not look whether its run still has the folder, where that is remote
-    close: float = 10.0  # that the last request may take when the run ends
 
 
 class RunLock:
@@ -63,17 +61,17 @@ class RunLock:
 
 
 class Lease:
-    """A thread of its own acquires the lease, renews it and gives it back: so no signal comes between."""
+    """A thread of its own acquires the lease, renews it and gives it back: so no signal comes between.
 
-    def __init__(
-        self, output: OutputFolder, name: str, command: str, file_lock: FileLock | None, intervals: Intervals
-    ) -> None:
-        self._output, self._name, self._file_lock, self._intervals = output, name, file_lock, intervals
-        identity = file_lock.identity if file_lock is not None else ""
-        self._holder = Holder(uuid.uuid4().hex, command, socket.gethostname(), os.getpid(), time.time(), identity)
-        self.lock = RunLock((LockRef(name, self._holder.run),))
-        self.is_over = False  # and the file may go
-        self._version = ""  # of the file, where it has versions
+    `file_lock` is the identity of the file that this process has locked for it; empty if there is none.
+    """
+
+    def __init__(self, output: OutputFolder, name: str, command: str, file_lock: str, intervals: Intervals) -> None:
+        self._output, self._name, self._intervals = output, name, intervals
+        self._holder = Holder(uuid.uuid4().hex, command, socket.gethostname(), os.getpid(), time.time(), file_lock)
+        self._ref = LockRef(name, self._holder.run)
+        self.lock = RunLock((self._ref,))
+        self._version: str | None = None  # of the file; None while it is unknown
         self._stopping = threading.Event()
         self._acquired: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="any2ds-lock", daemon=True)
@@ -88,7 +86,7 @@ class Lease:
         """Give it back, unless this is a child that was forked off in between, and has none of this."""
         if os.getpid() == self._holder.pid:
             self._stopping.set()
-            self._thread.join(self._intervals.close if self._acquired.done() else _INTERRUPTED)
+            self._thread.join(_CLOSE if self._acquired.done() else _INTERRUPTED)
 
     def _run(self) -> None:
         level = logging.WARNING
@@ -99,42 +97,32 @@ class Lease:
             level = logging.DEBUG  # what is wrong is said already
         else:
             self._acquired.set_result(None)
-            self._keep()
+            self._renew_until_stopped()
         try:
             persist(f"removing {self._name}", self._release, patience=BRIEF)
         except Exception as error:  # every file system has exceptions of its own
             log.log(level, "%s could not be removed: %s", self._name, error_text(error))
 
     def _acquire(self) -> None:
-        output, before, has_watched = self._output, None, False
+        output, content = self._output, self._holder.to_bytes()
+        version, has_watched = "", False
         while True:
             try:
-                self._version = self._write(self._version)
+                self._version = output.replace(self._name, content, version)
                 break
             except FileExistsError:
-                self._version = output.version(self._name)  # before it is read: it can only be too old
+                version = output.version(self._name)  # before it is read: it can only be too old
                 before = Holder.of(output, self._name)
-            # A process of this machine is surely dead if the lock that it had is ours.
-            if before and not (self._file_lock is not None and before.file_lock == self._file_lock.identity):
+            if before == self._holder:  # the answer to an attempt got lost
+                break
+            if before is not None and before.is_dead(self._holder.file_lock):
+                log.info("taking over from a run that is dead: %s", before)
+            elif before is not None:
                 watch(output, {self._name: before}, self._intervals, self._stopping)
                 has_watched = True
-        if before is not None and not has_watched:
-            log.info("taking over from a run that is dead: %s", before)
         output.has_conditions = output.has_conditions and self._refuses_other_version()
-        if not (output.has_conditions or (output.is_local and self._file_lock is not None and not has_watched)):
+        if not (output.has_conditions or (output.is_local and self._holder.file_lock and not has_watched)):
             self._settle()
-
-    def _write(self, version: str) -> str:
-        """Write the file over that version, and return the new one. Raises FileExistsError if it has another."""
-        output, name = self._output, self._name
-        try:
-            return output.replace(name, self._holder.to_bytes(), version)
-        except Exception as error:  # every file system has exceptions of its own
-            if output.is_local or (current := output.version(name)) == version:
-                raise  # nothing was written
-            if Holder.of(output, name) == self._holder:
-                return current  # and the answer got lost
-            raise FileExistsError(name) from error
 
     def _refuses_other_version(self) -> bool:
         """Whether the store heeds conditions: some that speak S3 do not."""
@@ -155,42 +143,30 @@ class Lease:
         if found.run != self._holder.run:
             raise in_use(output, found)
 
-    def _keep(self) -> None:
-        has_warned = False
+    def _renew_until_stopped(self) -> None:
         while not self._stopping.wait(self._intervals.beat):
             try:
                 self._renew()
-                has_warned = False
             except LockLost as error:
                 self.lock.lost = error
                 return
             except Exception as error:  # a network that is down for a while; nothing is published meanwhile
-                log.log(
-                    logging.DEBUG if has_warned else logging.WARNING,
-                    "%s cannot be written: %s",
-                    self._name,
-                    error_text(error),
-                )
-                has_warned = True
+                log.info("%s cannot be written: %s", self._name, error_text(error))
 
     def _renew(self) -> None:
         """Show that the holder lives. Raises LockLost, and whatever the file system raises."""
-        (lock,) = self.lock.locks
-        if not self._output.has_conditions:  # it may have been written over unseen
-            check_holder(self._output, lock)
-        self._holder = replace(self._holder, beat=self._holder.beat + 1)
-        try:
-            self._version = self._write(self._version)
-        except FileExistsError:
-            check_holder(self._output, lock)
+        if self._version is None or not self._output.has_conditions:  # it may have been written over unseen
             self._version = self._output.version(self._name)
+            check_holder(self._output, self._ref)
+        version, self._version = self._version, None  # unknown if this attempt fails, or its answer gets lost
+        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        self._version = self._output.replace(self._name, self._holder.to_bytes(), version)
 
     def _release(self) -> None:
-        """Remove the file, unless another run has it now. One that this process has locked goes with that lock."""
+        """Remove the file, unless another run has it now."""
         found = Holder.of(self._output, self._name)
-        self.is_over = found is None or found.run == self._holder.run
-        if found is not None and self.is_over and not (self._output.is_local and self._file_lock is not None):
-            remove_lock_file(self._output, self._name)
+        if found is not None and found.run == self._holder.run:
+            self._output.discard(self._name)
 
 
 def watch(output: OutputFolder, files: Mapping[str, Holder], intervals: Intervals, stopping: threading.Event) -> None:
@@ -215,14 +191,3 @@ def in_use(output: OutputFolder, holder: Holder | None) -> OutputInUse:
     user = f"another run ({holder})" if holder else "another run"
     way_out = "wait until it has ended, or choose another output_folder"
     return OutputInUse(f"output folder {output.url!r} is in use by {user}: {way_out}")
-
-
-def remove_lock_file(output: OutputFolder, name: str) -> None:
-    """With one attempt, whoever holds it."""
-    try:
-        if output.is_local:
-            Path(output.path, name).unlink()
-        else:
-            output.fs.rm_file(f"{output.path.rstrip('/')}/{name}")
-    except FileNotFoundError:
-        pass

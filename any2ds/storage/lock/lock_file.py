@@ -60,6 +60,10 @@ class Holder:
         except (ValueError, KeyError, TypeError):
             return None
 
+    def is_dead(self, file_lock: str) -> bool:
+        """Whether it surely is: this process has locked the same file, whose identity is `file_lock`."""
+        return bool(file_lock) and self.file_lock == file_lock
+
     def to_bytes(self) -> bytes:
         return orjson.dumps({"any2ds_lock": asdict(self)}).ljust(_SIZE - 1) + b"\n"
 

@@ -2,10 +2,12 @@
 
 On one machine the kernel says who is there. A run holds a lock of the system on `.any2ds/lock`, and each of its worker
 processes shares one on `.any2ds/workers`: a new run acquires the first, then waits for the second, which is waiting for
-workers that outlive a killed run. What lies in the folder for temporary files is garbage then. For datasets in stores
-these two files lie in a folder of this machine.
+workers that outlive a killed run. For datasets in stores these two files lie in a folder of this machine.
 
 For other machines `.any2ds/lock` is a lease (lease.py). Workers look at it before they publish something.
+
+Runs that share the shards have a lock file each. A run acquires its own, then looks at the files of its rivals: of two
+that begin at the same moment one sees the other.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import contextlib
 import hashlib
 import logging
 import math
-import os
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from any2ds.core import layout
@@ -28,8 +30,8 @@ from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, e
 from any2ds.storage.disk.regular import refuse_link
 from any2ds.storage.disk.staging import is_private, named_for_user, sweep
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.file_lock import FileLock, NoLocks, process_ids
-from any2ds.storage.lock.lease import Intervals, Lease, RunLock, in_use, remove_lock_file, watch
+from any2ds.storage.lock.file_lock import FileLock, process_ids
+from any2ds.storage.lock.lease import Intervals, Lease, RunLock, in_use, watch
 from any2ds.storage.lock.lock_file import Holder, LockRef, check_holder
 from any2ds.storage.patience import persist
 
@@ -77,28 +79,22 @@ def locked(
     if output.is_private:
         yield RunLock()
         return
-    is_alone = name == layout.LOCK_FILE
-    with ExitStack() as stack:
-        if not is_alone:  # keep out runs that want the folder for themselves
-            with _cannot_be_written(output):
-                stack.enter_context(_state_folder(output))
-                if (shared := _kernel_lock(output, layout.LOCK_FILE, intervals, shared=True)) is not None:
-                    stack.callback(shared.release)
-        lock = stack.enter_context(held(output, name, command, intervals))
+    with held(output, name, command, intervals) as lock:
         with _cannot_be_written(output):
             names = output.state_files()
-            rivals = {file for file in _lock_files(names) - {name} if file == layout.LOCK_FILE or is_rival(file)}
-            persist("looking for other runs", lambda: _refuse(output, rivals, intervals))
-            for file in {name, *rivals}:
+            others = set(filter(layout.is_lock, names)) - {name}
+            rivals = {file for file in others if file == layout.LOCK_FILE or is_rival(file)}
+            persist("looking for other runs", lambda: _bury(output, rivals, intervals))
+            for file in (name, *rivals):
                 _wait_for_workers(output, file, intervals)
-                _sweep(output, file)
-            for folder in (layout.TEMPORARY_FOLDER, layout.WORK_FOLDER):
-                if is_alone and folder in names:
+            _sweep(output)
+            if name == layout.LOCK_FILE:
+                for folder in {layout.TEMPORARY_FOLDER, layout.WORK_FOLDER}.intersection(names):
                     output.remove_tree(folder)
         try:
             yield lock
         finally:
-            _clean_up(output, name)
+            _sweep(output)  # after workers of this run that were killed
 
 
 @contextmanager
@@ -110,17 +106,14 @@ def held(output: OutputFolder, name: str, command: str, intervals: Intervals = D
     """
     with ExitStack() as stack:
         with _cannot_be_written(output):
-            stack.enter_context(_state_folder(output))
-            file_lock = _kernel_lock(output, name, intervals)
-            lease = Lease(output, name, command, file_lock, intervals)
-            if file_lock is not None:
-                # Removed under the eyes of a run elsewhere it would no longer keep out others of its machine.
-                stack.callback(lambda: file_lock.release(remove=lease.is_over or not output.is_local))
+            stack.callback(_remove_empty, _missing_folders(output))
+            file_lock = _lock_of_run(output, name, intervals)
+            stack.callback(file_lock.release)
+            lease = Lease(output, name, command, file_lock.identity, intervals)
             stack.callback(lease.stop)
             lock = lease.wait()
         stack.callback(setattr, output, "guard", output.guard)
-        stack.callback(setattr, output, "lock_file", output.lock_file)
-        output.guard, output.lock_file = Guard(output, lock.locks, intervals), name
+        output.guard = Guard(output, lock.locks, intervals)
         yield lock
 
 
@@ -134,7 +127,7 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
     if not locks:
         yield
         return
-    lock_file = output.lock_file = locks[0].file
+    lock_file = locks[0].file
     if output.is_local and Holder.of(output, lock_file) is None:  # nothing is made in another folder of that name
         raise LockLost(
             f"{socket.gethostname()} does not see the {lock_file} of the run in {output.url!r}. On a cluster each"
@@ -142,40 +135,30 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
             " this machine does see it, the file was removed, so that others may be at work there"
         )
     output.guard = Guard(output, locks)
-    with ExitStack() as stack:
-        with contextlib.suppress(NoLocks):
-            file_lock = _acquire(output, layout.workers_of(lock_file), True, DEFAULT_INTERVALS.refusal)
-            if file_lock is None:
-                raise LockLost(f"{output.url!r} was just taken over by another run")
-            # On a shared disk the locks of other machines may not be seen here.
-            stack.callback(lambda: file_lock.release(remove=not output.is_local))
+    file_lock = _acquire(output, layout.workers_of(lock_file), shared=True, wait=DEFAULT_INTERVALS.refusal)
+    if file_lock is None:
+        raise LockLost(f"{output.url!r} was just taken over by another run")
+    try:
         # A new run sees that we are at work, or we see the new run.
         persist(f"looking at {lock_file}", output.guard)
         yield
+    finally:
+        file_lock.release()
 
 
-def _lock_files(names: Iterable[str]) -> set[str]:
-    return set(filter(layout.is_lock, names))
-
-
-def _refuse(output: OutputFolder, lock_files: Collection[str], intervals: Intervals) -> None:
-    """Raises OutputInUse if one of these locks is held; what dead runs have left of them is removed."""
+def _bury(output: OutputFolder, lock_files: Collection[str], intervals: Intervals) -> None:
+    """Remove the lock files of dead runs. Raises OutputInUse if one of these runs lives."""
     doubtful: dict[str, Holder] = {}
     with ExitStack() as stack:
         for name in lock_files:
-            file_lock = _kernel_lock(output, name, intervals, shared=True)
-            if file_lock is not None:
-                stack.callback(file_lock.release)
+            file_lock = _lock_of_run(output, name, intervals, shared=True)
+            stack.callback(file_lock.release)
             holder = Holder.of(output, name)
-            if holder is not None and (file_lock is None or holder.file_lock != file_lock.identity):
+            if holder is not None and not holder.is_dead(file_lock.identity):
                 doubtful[name] = holder
         watch(output, doubtful, intervals, threading.Event())
         for name in lock_files:
-            if output.is_local and name == layout.LOCK_FILE:  # which ranks beside this one may share
-                with contextlib.suppress(FileNotFoundError):
-                    os.truncate(Path(output.path, name), 0)
-            else:
-                remove_lock_file(output, name)
+            output.discard(name)
 
 
 def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals) -> None:
@@ -184,96 +167,76 @@ def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals
     Raises OutputInUse if they do not.
     """
     name = layout.workers_of(lock_file)
-    with contextlib.suppress(NoLocks):
-        file_lock = _acquire(output, name, wait=min(_TELL, intervals.orphans))
-        if file_lock is None:
-            who = f"process {', '.join(map(str, process_ids(_kernel_lock_path(output, name))))}"
-            log.warning("waiting for processes of a dead run to end: %s", who)
-            file_lock = _acquire(output, name, wait=intervals.orphans - _TELL)
-        if file_lock is None:
-            raise OutputInUse(
-                f"output folder {output.url!r}: the run that was at work in it is dead, but not all of its processes"
-                f" are: end {who}, then run the same command again"
-            )
-        file_lock.release()
+    file_lock = _acquire(output, name, wait=min(_TELL, intervals.orphans))
+    if file_lock is None:
+        who = f"process {', '.join(map(str, process_ids(_kernel_lock_path(output, name) or Path())))}"
+        log.warning("waiting for processes of a dead run to end: %s", who)
+        file_lock = _acquire(output, name, wait=intervals.orphans - _TELL)
+    if file_lock is None:
+        raise OutputInUse(
+            f"output folder {output.url!r}: the run that was at work in it is dead, but not all of its processes"
+            f" are: end {who}, then run the same command again"
+        )
+    file_lock.release()
 
 
-def _clean_up(output: OutputFolder, lock_file: str) -> None:
-    """Remove what workers of this run have left that were killed."""
-    with contextlib.suppress(OSError, NoLocks):
-        if (file_lock := _acquire(output, layout.workers_of(lock_file))) is not None:
-            _sweep(output, lock_file)
-            file_lock.release()
+def _sweep(output: OutputFolder) -> None:
+    """Remove what dead processes of this machine have staged."""
+    for root in {output.staging_root, *([Path(output.path, layout.TEMPORARY_FOLDER)] if output.is_local else ())}:
+        sweep(root)
 
 
-def _sweep(output: OutputFolder, lock_file: str) -> None:
-    """Remove what dead processes of the run that held a lock file have staged on this machine."""
-    roots = {output.staging_root, *([Path(output.path, layout.TEMPORARY_FOLDER)] if output.is_local else ())}
-    for root in roots:
-        sweep(root, output.staging_tag(lock_file))
-
-
-def _kernel_lock(output: OutputFolder, name: str, intervals: Intervals, shared: bool = False) -> FileLock | None:
-    """The lock of the system for a lock file; None where there is no such lock. Raises OutputInUse."""
-    try:
-        file_lock = _acquire(output, name, shared, intervals.refusal)
-    except NoLocks:
-        return None
-    if file_lock is None:  # one run has it, or several share it
-        files = (name, *sorted(_lock_files(output.state_files())))
-        raise in_use(output, next((holder for file in files if (holder := Holder.of(output, file))), None))
+def _lock_of_run(output: OutputFolder, name: str, intervals: Intervals, shared: bool = False) -> FileLock:
+    """The lock of the system for a lock file. Raises OutputInUse if another process of this machine has it."""
+    file_lock = _acquire(output, name, shared, intervals.refusal)
+    if file_lock is None:
+        raise in_use(output, Holder.of(output, name))
     return file_lock
 
 
 def _acquire(output: OutputFolder, name: str, shared: bool = False, wait: float = 0.0) -> FileLock | None:
-    """`FileLock.acquire` for the file that stands for `name` on this machine. Raises NoLocks where there is none."""
+    """`FileLock.acquire` for the file that stands for `name` on this machine."""
     for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # another run has removed the folder, which was empty
-            return FileLock.acquire(_kernel_lock_path(output, name), shared, wait)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # the folder was empty: another run removed it
+            path = _kernel_lock_path(output, name)
+            return FileLock(Path()) if path is None else FileLock.acquire(path, shared, wait)
     raise FileNotFoundError(f"{output.path} is removed repeatedly")
 
 
-def _kernel_lock_path(output: OutputFolder, name: str) -> Path:
-    """The path of that file, whose folder is there. Raises NoLocks if there can be none."""
+def _kernel_lock_path(output: OutputFolder, name: str) -> Path | None:
+    """The path of that file; None if there can be none. The folder of `name` is there."""
+    output.create_folder(name.rpartition("/")[0])
     if output.is_local:
         path = Path(output.path, name)
         refuse_link(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         return path
     # This lock holds for this machine and user only, but it answers at once. A folder that is not ours alone has none:
     # another run would not see a fresh one.
     folder = _folder_of_locks()
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        if is_private(folder):
-            return folder / hashlib.sha256(f"{output.identity} {name}".encode()).hexdigest()[:32]
-    raise NoLocks(str(folder))
+    if not is_private(folder):
+        return None
+    return folder / hashlib.sha256(f"{output.identity} {name}".encode()).hexdigest()[:32]
+
+
+def _missing_folders(output: OutputFolder) -> list[Path]:
+    """The folders that are to be made for the lock, the innermost first."""
+    if not output.is_local:
+        return [_folder_of_locks()]
+    path = Path(output.path)
+    return [path / layout.STATE_FOLDER, *takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        if folder != _folder_of_locks() or is_private(folder):
+            with contextlib.suppress(OSError):  # something lies in it
+                folder.rmdir()
 
 
 def _folder_of_locks() -> Path:
     return named_for_user(Path(tempfile.gettempdir()), "any2ds-locks")
-
-
-@contextmanager
-def _state_folder(output: OutputFolder) -> Iterator[None]:
-    """The folder for the state is there; on this machine, what was made for it is removed at the end if it is empty."""
-    path, made = Path(output.path), list[Path]()
-    if output.is_local:
-        made = [path / layout.STATE_FOLDER]
-        while not path.exists():
-            made.append(path)
-            path = path.parent
-    try:
-        output.create_folder(layout.STATE_FOLDER)
-        yield
-    finally:
-        if output.is_local:
-            output.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
-        elif is_private(_folder_of_locks()):
-            made = [_folder_of_locks()]
-        for folder in made:
-            with contextlib.suppress(OSError):  # something lies in it
-                folder.rmdir()
 
 
 @contextmanager

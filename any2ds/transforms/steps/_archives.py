@@ -25,6 +25,7 @@ from any2ds.transforms.contract import Rejected
 
 _PIECE = 1 << 18  # bytes read at a time
 _BLOCK = 512  # bytes, of which a tar is made
+_MOST_RATIO = 200  # bytes unpacked for each byte of the archive
 _SMALL = 64 << 10  # bytes that any archive may unpack to, however small it is: a mask of zeros is no bomb
 _ENTRY = b"PK\x01\x02"  # begins an entry of a zip's directory
 _ENTRIES_PER_FILE = 4
@@ -52,7 +53,6 @@ Pieces = Iterator[bytes]
 class Limits:
     most_files: int
     most_bytes: int  # unpacked
-    ratio: int  # bytes unpacked for each byte of the archive
 
     @property
     def most_entries(self) -> int:
@@ -61,7 +61,7 @@ class Limits:
 
     def allowed(self, size: int) -> int:
         """Bytes that an archive of `size` bytes may unpack to."""
-        return min(self.most_bytes, max(_SMALL, self.ratio * size))
+        return min(self.most_bytes, max(_SMALL, _MOST_RATIO * size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Meter:
             return
         if self._bytes > limits.most_bytes:
             raise _too_much(f"it unpacks to more than {limits.most_bytes} bytes (--unpack_max_bytes)")
-        raise _too_much(f"it unpacks to more than {limits.ratio} times its {self._size} bytes (--unpack_max_ratio)")
+        raise _too_much(f"it unpacks to more than {_MOST_RATIO} times its {self._size} bytes")
 
     def over(self, pieces: Pieces) -> Pieces:
         """The same pieces, counted."""

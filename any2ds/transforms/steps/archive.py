@@ -79,13 +79,12 @@ _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.
 class ArchiveTransform:
     """Unpacks archives, each once: an archive in an archive is a file like others."""
 
-    works_as = frozenset({"archive"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
 
     def __init__(self, media: MediaOptions) -> None:
         files = media.files
-        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio)
+        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes)
 
     @staticmethod
     def unsupported(sample: Sample) -> str:

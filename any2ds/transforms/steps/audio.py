@@ -29,7 +29,6 @@ _NOT_SOUND = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists
 
 
 class AudioTransform:
-    works_as = frozenset({"audio"})
     file_columns = ("duration", "sample_rate", "channels", "codec")
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),

@@ -16,7 +16,6 @@ _SIZES = ("width", "height", "original_width", "original_height")
 
 
 class ImageTransform(ImageWork):
-    works_as = frozenset({"image"})
     file_columns = ("width", "height")
 
     def __init__(self, media: MediaOptions) -> None:

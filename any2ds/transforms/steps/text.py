@@ -38,7 +38,6 @@ _PDF_BYTES = 64 << 20  # that pdfium takes in its process for a document, about,
 
 
 class TextTransform:
-    works_as = frozenset({"text"})
     file_columns = ("pages",)
     columns: ClassVar[Mapping[str, pa.DataType]] = {"pages": pa.int32()}
     members: ClassVar[Mapping[str, pa.DataType]] = {"txt": pa.string()}

@@ -69,8 +69,6 @@ class VideoTransform:
         clip_times = _clips.COLUMNS if self._is_cut else {}
         frame_times = {"frame_time": pa.float64()} if self._images is not None else {}
         self.columns = {**self.columns, **clip_times, **frame_times}
-        also = {"image": self._images, "audio": self._split_form}  # whose options are for what it makes of video
-        self.works_as = frozenset({"video", *(name for name, part in also.items() if part is not None)})
 
     @staticmethod
     def takes(sample: Sample) -> bool:

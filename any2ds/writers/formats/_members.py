@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
+from any2ds.core.kinds import kind_of_ext
 from any2ds.core.members import member_of_ext
 from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
@@ -81,8 +82,6 @@ class SampleBuilder(Builder):
 
     def __call__(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
         """`members` are the content of its files by extension, which this changes. Raises DamagedShard."""
-        if self._fields.as_files:
-            return {"key": key, "members": members}
         described = members.pop(METADATA, None)
         try:
             sample = {} if described is None else orjson.loads(described)
@@ -94,8 +93,7 @@ class SampleBuilder(Builder):
         if ext not in members:
             if self._knows_size and ext is not None:
                 raise DamagedShard(f"{key!r} is without its file")
-            # In datasets of other tools, the first one.
-            ext = next((each for each in members if each != CAPTION), CAPTION if CAPTION in members else None)
+            ext = min(members, key=_rank, default=None)  # in datasets of other tools
         data = None if ext is None else members.pop(ext)
         if self._knows_size and data is not None:
             size = sample.get(_STORED_BYTES)
@@ -122,6 +120,13 @@ class SampleBuilder(Builder):
             if (value := sample.get(name)) is not None:
                 sample[name] = restore(value)
         return sample if self._columns is None else {name: sample.get(name) for name in self._columns}
+
+
+@lru_cache(1024)
+def _rank(ext: str) -> tuple[bool, bool, bool]:
+    """Which file of a sample is its data where nothing says it: an image, sound or video before others, `jpg` before
+    `depth.png`, and a caption at last."""
+    return ext == CAPTION, kind_of_ext(ext) in ("", "text"), "." in ext
 
 
 def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:

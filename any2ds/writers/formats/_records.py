@@ -21,7 +21,6 @@ from any2ds.core.tables import take, value_of_text
 from any2ds.writers.formats._builder import Builder
 from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
 from any2ds.writers.formats._nested import encoders, nested_columns
-from any2ds.writers.formats._wire import reader_of
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
@@ -152,8 +151,6 @@ class RecordBuilder(Builder):
 
     def __call__(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""
-        if self._fields.as_files:
-            return stored_sample(reader_of(record), len(record)).as_files
         wanted = self._fields.columns
         try:
             if wanted is None or self._data is None:

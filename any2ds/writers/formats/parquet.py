@@ -7,7 +7,6 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,14 +23,12 @@ from any2ds.core.members import files_of
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import values
-from any2ds.writers.formats import _huggingface, _tarindex
+from any2ds.writers.formats import _huggingface
 from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._spans import RangeFile
-from any2ds.writers.formats._wire import LENGTH
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import Fields, ShardData
-    from any2ds.writers.formats._pages import Pages
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
@@ -43,7 +40,6 @@ WITHOUT_FILES = {b"any2ds.files": b"none"}
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
 _ROWS_AT_ONCE = 64
-_INDEX_END = ".parquet.idx"  # of the index of files, in the cache of indexes
 _UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
 # Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
 # know the page index need not read its neighbours.
@@ -170,10 +166,7 @@ class ParquetWriter:
 
 
 class ParquetShard:
-    """Rows that have files, by number. Of a file on this machine only the bytes of the sample are read, in a store the
-    page that has them, where they lie in it as they are; what else a row says is read by row groups. Those read last
-    stay in memory.
-    """
+    """Rows that have files, by number, read by row groups, of which those read last stay in memory."""
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
         self._data, self._fields = data, fields
@@ -188,7 +181,6 @@ class ParquetShard:
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
             self._bodies, self._members = body_columns(schema), member_columns(schema)
-            self._exts = _ext_columns(schema)
             self._columns = self._read_columns(schema)
             self._rows: Sequence[int] = range(groups.num_rows)
             if "status" in schema.names and groups.num_rows != data.samples:
@@ -200,46 +192,15 @@ class ParquetShard:
             raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
         if key is not None:
             check_key(data, key)
-        self._places = self._places_of_files()
-        self._pages = self._pages_of_files()
-        if self._places is not None or self._pages:
-            self._columns = [name for name in self._columns if name not in self._bodies]
 
     def _read_columns(self, schema: pa.Schema) -> list[str]:
         wanted = self._fields.columns
-        if self._fields.as_files:
-            return ["key", *self._bodies, *self._exts]
         if wanted is None:
             return list(schema.names)
         is_ours = "ext" in schema.names
         bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
         also = ["ext"] if bodies and self._members else []  # which of them are the data
         return [name for name in schema.names if name in wanted or name in bodies or name in also] or ["key"]
-
-    def _places_of_files(self) -> Sequence[int] | None:
-        """Start and size of the file of each sample; None if they are not asked for, or have to be read otherwise."""
-        if not self._data.is_local or len(self._bodies) != 1 or self._bodies[0] not in self._columns:
-            return None
-        from any2ds.writers.formats import _pages  # not needed to write
-
-        try:
-            found = self._data.index(_INDEX_END, partial(_pages.places_of, column=self._bodies[0]))
-            places = _tarindex.unpack(found) if found else ()
-        except DamagedShard:
-            raise
-        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
-            raise DamagedShard(error_text(error)) from error
-        return places if len(places) == 2 * len(self._rows) else None
-
-    def _pages_of_files(self) -> dict[str, Pages]:
-        """Those of each column of files that is asked for; none if they are read otherwise."""
-        wanted = [name for name in self._bodies if name in self._columns]
-        if self._data.is_local or not wanted:
-            return {}
-        from any2ds.writers.formats._pages import Pages  # not needed to write
-
-        found = {name: Pages.of(self._data, name, self._file.schema) for name in wanted}
-        return {name: pages for name, pages in found.items() if pages} if all(found.values()) else {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -252,20 +213,12 @@ class ParquetShard:
         return self.get_many([number])[0]
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        rows = [self._row(self._rows[number]) for number in numbers]
-        if self._places is not None:
-            for row, file in zip(rows, self._files(numbers), strict=True):
-                row[self._bodies[0]] = file
-        for name, pages in self._pages.items():
-            for row, found in zip(rows, self._files_in_pages(pages, numbers), strict=True):
-                row[name] = found
-        return list(map(self._sample, rows))
+        return [self._sample(self._row(self._rows[number])) for number in numbers]
 
     def _row(self, number: int) -> dict[str, Any]:
-        """What is read of it by row groups."""
-        if not self._columns:
-            return {}
-        group, at = self._place(number)
+        """A row of the file, by its number in it."""
+        group = bisect_right(self._ends, number)
+        at = number - (self._ends[group - 1] if group else 0)
         found = self._groups.get(self, group, self._read)
         row = {name: values[at] for name, values in found.values.items()}
         for name in found.nested:
@@ -273,30 +226,6 @@ class ParquetShard:
         for name, bodies in found.bodies.items():
             row[name] = bodies[at].as_py()
         return row
-
-    def _files(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        """The files of these samples, whose lengths stand before them."""
-        places = self._places or ()
-        before = LENGTH.size
-        ranges = [(places[2 * n] - before, places[2 * n + 1] + before) for n in numbers]
-        for (buffer, at), (_, size) in zip(self._data.read_many(ranges), ranges, strict=True):
-            if LENGTH.unpack_from(buffer, at) != (size - before,):
-                raise DamagedShard("the index of its files does not fit it")
-            yield buffer[at + before : at + size]
-
-    def _files_in_pages(self, pages: Pages, numbers: Sequence[int]) -> Iterator[bytes | None]:
-        places = [self._place(self._rows[number]) for number in numbers]
-        spans = [pages.span(group, row) for group, row in places]
-        different = sorted(set(spans))
-        found = dict(zip(different, self._data.read_many(different), strict=True))
-        for span, (group, row) in zip(spans, places, strict=True):
-            buffer, at = found[span]
-            yield pages.value(buffer[at : at + span[1]], group, row)
-
-    def _place(self, number: int) -> tuple[int, int]:
-        """The row group that has a row, and its number in that."""
-        group = bisect_right(self._ends, number)
-        return group, number - (self._ends[group - 1] if group else 0)
 
     def _read(self, group: int) -> RowGroup:
         try:
@@ -319,11 +248,6 @@ class ParquetShard:
         return min(starts), stop - min(starts)
 
     def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
-        if self._fields.as_files:
-            exts = [row[name] for name in self._exts]
-            names = [f"{name}.{ext}" for name, ext in zip(self._members, exts, strict=False)] or exts or self._bodies
-            bodies = zip(names, (row[name] for name in self._bodies), strict=True)
-            return {"key": row["key"], "members": {name: _bytes_of(body) for name, body in bodies if body is not None}}
         if self._members and (ext := row.get("ext")):
             row["data"] = row.get(ext.partition(".")[0])
         for name in () if self._members else self._bodies:

@@ -133,12 +133,6 @@ def _index_of(path: Path) -> bytes:
     return _tarindex.pack(offsets)
 
 
-def is_compressed(path: Path) -> bool:
-    """Whether it is a gzip file."""
-    with path.open("rb") as file:
-        return _is_gzip(file.read(_HEADER.size))
-
-
 def _is_gzip(start: bytes) -> bool:
     """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
     return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]

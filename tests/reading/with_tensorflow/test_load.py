@@ -1,10 +1,8 @@
-"""tf.data takes `any2ds.load`, natively from tfrecord, and with the same samples from every other format."""
+"""tf.data takes `any2ds.load`, with the same samples from every format."""
 
-import gzip
 import io
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -19,7 +17,7 @@ import tensorflow as tf
 from PIL import Image
 
 import any2ds
-from any2ds.core.errors import DamagedShard, UsageError
+from any2ds.core.errors import UsageError
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 Made = Callable[..., Any]
@@ -92,32 +90,8 @@ def test_parts_of_a_dataset(output_format: str, chosen: dict[str, str], dataset:
     assert sorted(keys(ds.to_tf(shuffle=True))) == sorted(ds.keys)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_tfrecord_is_read_by_tensorflow_which_goes_on_in_the_middle(
-    shuffle: bool, dataset: Made, tmp_path: Path
-) -> None:
-    """Of a generator of Python it cannot save where it is."""
-    dataset("tfrecord")
-    found = any2ds.load("dataset", where="label != 1").to_tf(shuffle=shuffle, seed=3)
-    wanted = keys(found) if not shuffle else None
-    iterator = iter(found)
-    first = [next(iterator)["key"].numpy().decode() for _ in range(5)]
-    saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
-    rest = [sample["key"].numpy().decode() for sample in iterator]
-    again = iter(found)
-    tf.train.Checkpoint(iterator=again).restore(saved)
-    assert [sample["key"].numpy().decode() for sample in again] == rest
-    assert wanted is None or first + rest == wanted
-
-
-@pytest.mark.parametrize("chosen", [{}, {"split": "train[-2:]"}, {"where": "label = 1"}], ids=str)
-def test_compressed_tfrecord_which_has_no_numbers(chosen: dict[str, str], dataset: Made) -> None:
-    dataset("tfrecord")
-    wanted = [sample["data"] for sample in any2ds.load("dataset", **chosen)]
+def test_compressed_tfrecord_has_no_numbers(dataset: Made) -> None:
     dataset("tfrecord", tfrecord_compression="gzip")
-    assert gzip.decompress(Path("dataset/00000.tfrecord").read_bytes())
-    found = any2ds.load("dataset", **chosen).to_tf()
-    assert [sample["data"] for sample in found.as_numpy_iterator()] == wanted
     with pytest.raises(UsageError, match="gzip-compressed"):
         any2ds.load("dataset")[0]
 
@@ -241,64 +215,15 @@ def test_files_of_several_kinds_are_not_decoded_together(dataset: Made) -> None:
     }
 
 
-def of_another(content: bytes) -> bytes:
-    """Another shard of the same size."""
-    return Path("dataset/00000.tfrecord").read_bytes().ljust(len(content), b"\0")[: len(content)]
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_shard_that_is_spoilt_while_the_dataset_is_open_is_named(
-    shuffle: bool, compression: str, dataset: Made
-) -> None:
-    """Also in a pipeline that was made before, and for the next epoch."""
-    made = dataset("tfrecord", tfrecord_compression=compression)
-    found = any2ds.load("dataset").to_tf(shuffle=shuffle).map(lambda sample: sample["key"]).repeat().batch(4)
-    epoch = len(made.files) // 4
-    assert len(list(found.take(epoch))) == epoch
-    shard = Path("dataset/00001.tfrecord")
-    content, written = shard.read_bytes(), shard.stat()
-
-    def fails(text: str, ds: tf.data.Dataset = found) -> None:
-        with pytest.raises(tf.errors.UnknownError, match=rf"(?s)DamagedShard: shard 00001\.tfrecord of '.*': {text}"):
-            list(ds.take(epoch))
-
-    shard.write_bytes(content[: len(content) // 2])
-    fails(r"it has [\d,]+ bytes, and had [\d,]+ when the dataset was opened")
-    shard.write_bytes(of_another(content))
-    fails("it was replaced, or written to, after the dataset was opened")
-    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))  # as a tool does that keeps times
-    fails("it has the sample '00000.*', which is none of this shard")
-    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))
-    fails("Incorrect length of data" if compression == "gzip" else r"the record at byte [1-9]\d+ is garbled")
-    shard.unlink()
-    fails(".*No such file")
-    shard.write_bytes(content)
-    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))
-    assert len(list(found.take(epoch))) == epoch
-    ds = any2ds.load("dataset")
-    Path("dataset/00000.tfrecord").unlink()
-    with pytest.raises(DamagedShard, match=r"shard 00000\.tfrecord of '.*': .*No such file"):
-        ds.to_tf()
-
-
-@pytest.mark.parametrize("harm", ["cut", "overwritten"])
-def test_a_shard_that_is_spoilt_while_tensorflow_reads_it_is_named(
-    harm: str, dataset: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("any2ds.dataset.load.tf_data._BUFFER", 1 << 10)
-    dataset("tfrecord", number_sample_per_shard=100)
-    samples = any2ds.load("dataset").to_tf().as_numpy_iterator()
-    shard = Path("dataset/00000.tfrecord")
-    next(samples)
-    with shard.open("r+b") as file:
-        if harm == "cut":
-            file.truncate(shard.stat().st_size // 2)
-        else:
-            file.write(bytes(shard.stat().st_size))
-    with pytest.raises(tf.errors.UnknownError, match=r"DamagedShard: shard 00000\.tfrecord of '.*': it (has|was)"):
-        list(samples)
+def test_a_shard_that_is_gone_is_named_and_ignoring_errors_ends(dataset: Made) -> None:
+    made = dataset("tfrecord")
+    found = any2ds.load("dataset").to_tf()
+    Path("dataset/00001.tfrecord").unlink()
+    with pytest.raises(
+        tf.errors.UnknownError, match=r"(?s)DamagedShard: shard 00001\.tfrecord of '.*': .*No such file"
+    ):
+        list(found)
+    assert len(list(found.ignore_errors())) < len(made.files)
 
 
 def test_a_dataset_whose_shards_have_one_sample_or_none(dataset: Made) -> None:

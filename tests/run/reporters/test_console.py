@@ -11,11 +11,10 @@ from any2ds import download
 from any2ds.config.command_line import retry_call, retry_command
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
 from any2ds.core.failures import FAILURE_CODES, failure_code
-from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._facts import Seen, finish, progress, shortened
+from any2ds.run.reporters._facts import Seen, finish, shortened
 from any2ds.run.reporters._screen import ending
 from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
@@ -43,7 +42,7 @@ def reported(url: str = "dataset", **options: Any) -> RunInfo:
 
 
 def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:
-    return finish(total, run or reported(), Seen(progress(Snapshot()), set(range(total.shards))))
+    return finish(total, run or reported(), Seen(done=set(range(total.shards))))
 
 
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
@@ -207,11 +206,11 @@ def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, caps
         first, second, *_ = capsys.readouterr().err.splitlines()
         assert first == f"any2ds writes to {out}/"
         names = ", ".join(["caption", *(f"c{n}" for n in range(10))])
-        assert second == f"not kept from the list: {names} (caption_col and save_additional_columns keep columns)"
+        assert second == f"not kept from the list: {names} (--caption_col and --save_additional_columns keep columns)"
         download(rows, **how)  # all of it is there: its columns cannot change
         assert "not kept" not in capsys.readouterr().err
         download(rows, **{**how, "caption_col": "caption", "output_folder": str(tmp_path / "captions")})
-        assert "c8, c9 (save_additional_columns keeps columns)\n" in capsys.readouterr().err
+        assert "c8, c9 (--save_additional_columns keeps columns)\n" in capsys.readouterr().err
         everything = {"caption_col": "caption", "save_additional_columns": [f"c{n}" for n in range(10)]}
         download(rows, **{**how, **everything, "output_folder": str(tmp_path / "other")})
         assert "not kept" not in capsys.readouterr().err
@@ -229,7 +228,7 @@ def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
 ) -> None:
     with serve(PICTURES) as server:
         out = str(tmp_path / "out")
-        for more in ({}, {}, {"report": False}):
+        for more in ({}, {}):
             earlier = capsys.readouterr().err
             download(
                 [server.url("bars-01.jpg")], out, output_format="webdataset", distributor="inline", file_size=0, **more
@@ -239,7 +238,6 @@ def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
     assert (tmp_path / "out" / "report.html").exists()
     assert f"nothing to do: 1 shard in {out}/ was finished before\n" in told
     assert f'to load: any2ds.load("{out}")\nto load without any2ds: {out}/00000.tar\n' in told
-    assert f"to look at what is finished: any2ds.report({out!r})\n" in told
 
 
 def test_figures_read_as_people_say_them() -> None:

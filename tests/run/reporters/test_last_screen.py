@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from any2ds import download, retry
+from any2ds import download
 from any2ds.testing.server import Server, serve
 
 PAGE = b"<!doctype html><html><title>Just a moment</title></html>"
@@ -38,31 +38,15 @@ def lines(capsys: pytest.CaptureFixture[str], start: str) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith(start)]
 
 
-def test_the_types_of_all_shards(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_types_of_what_a_run_has_stored(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "list.txt", tmp_path / "out"
     path.write_text("\n".join(map(server.url, ("a.html", "b.html", "a.json", "gone.json", "c.html", "late.json"))))
     run(path, out, limit=2)
     assert lines(capsys, "types") == ["types: 2 text/html"]
     run(path, out)
-    assert lines(capsys, "types") == ["types in the whole dataset: 3 text/html, 1 application/json"]
-    run(path, out)
-    assert lines(capsys, "types") == ["types in the whole dataset: 3 text/html, 1 application/json"]
-    retry(out, distributor="inline")
-    assert lines(capsys, "types") == ["types in the whole dataset: 3 text/html, 2 application/json"]
-    retry(out, distributor="inline")  # nothing to retry
-    assert lines(capsys, "types") == ["types in the whole dataset: 3 text/html, 2 application/json"]
-
-
-def test_the_types_after_a_run_that_was_killed(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, out = tmp_path / "list.txt", tmp_path / "out"
-    path.write_text("\n".join(map(server.url, ("a.html", "b.html", "a.json", "c.html"))))
-    run(path, out, limit=2)
-    (out / ".any2ds/shards").unlink()
-    capsys.readouterr()
-    run(path, out)
-    assert lines(capsys, "types") == ["types in the whole dataset: 3 text/html, 1 application/json"]
+    assert lines(capsys, "types") == ["types: 1 application/json, 1 text/html"]
+    run(path, out)  # nothing to do
+    assert lines(capsys, "types") == []
 
 
 def test_nothing_stored_has_no_type(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,9 +84,5 @@ def test_calls_have_the_config_file_and_say_that_stores_have_options(
     told = capsys.readouterr().err
     assert f"any2ds.retry('memory://stored', config={str(file)!r}, " in told
     assert 'to load: any2ds.load("memory://stored", storage_options=...)' in told
-    for _ in range(2):
-        run([server.url("a.html"), server.url("shut.json")], "memory://again", report=False, **options)
-    told = capsys.readouterr().err
-    assert "to look at what is finished: any2ds.report('memory://again', storage_options=...)" in told
     run([server.url("a.html")], tmp_path / "local", **options)
     assert "storage_options" not in capsys.readouterr().err  # nothing on this machine needs them

@@ -47,4 +47,3 @@ def test_a_broken_dataset_is_named_as_such(results: dict[str, Any]) -> None:
     found = verify(str(out), quiet=True)
     assert not found.ok
     assert repr(found) == f"<VerifyReport {out}: 1 shard, 2 rows, 1 finding>"
-    assert "--" not in found._repr_html_()  # options are keywords in Python

@@ -1,0 +1,243 @@
+"""The file of a dataset card: the YAML at its head, by which Hugging Face's `datasets` and Hub go, and our part of it.
+
+Without it `datasets` guesses: metadata files would be data, the first five samples would say which members all have,
+and a first shard without samples would be an error. The form is that of datasets 5.2 (`Features._from_yaml_list`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from any2ds.core import plugins
+from any2ds.core.failures import SUCCESS
+from any2ds.core.kinds import DRAWN, kind_of_ext
+
+BEGIN = "<!-- any2ds card: what stands from here to the end mark is written anew by `any2ds card` -->"
+END = "<!-- any2ds card: end -->"
+DEFAULT, ALL_ROWS = "default", "all_rows"  # configurations
+_PLAIN_KEY = re.compile(r"[a-z][a-z_]*")
+_LINE = re.compile(r"""([a-z][a-z_]*|"(?:[^"\\]|\\.)*"):(?: (.+))?""")
+_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
+_LARGER = ("1B<n<10B", "10B<n<100B", "100B<n<1T", "n>1T")
+# What `datasets` makes of a member of a tar file by the last part of its name, before anybody asks.
+_TEXTS = frozenset({"txt", "text", "transcript"})
+_NUMBERS = frozenset({"cls", "cls2", "index", "inx", "id"})
+_OBJECTS = frozenset({"json", "jsn"})
+_ARRAYS = frozenset({"ten", "tb", "mp", "msg", "npy", "npz", "cbor", "pth"})  # of types that only they know
+_VALUES: Mapping[pa.DataType, str] = {
+    pa.null(): "string",  # of a column that has had no value yet
+    pa.bool_(): "bool",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "large_binary",
+    pa.float16(): "float16",
+    pa.float32(): "float32",
+    pa.float64(): "float64",
+    pa.date32(): "date32",
+    pa.date64(): "date64",
+    **{getattr(pa, name)(): name for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")},
+}
+
+
+def size_category(samples: int) -> str:
+    """The Hub's word for so many."""
+    return (*_SIZES, *_LARGER)[min(10, max(0, len(str(samples)) - 3))]
+
+
+def configs(
+    name: str, files: Sequence[Mapping[str, Any]], all_files: Sequence[Mapping[str, Any]] | None, state: str
+) -> list[dict[str, Any]]:
+    """Which files are which split, in the configuration that `load_dataset` takes without another word.
+
+    With `all_files`, rows that are not stored are left out, and a second configuration has them. `state` is another
+    text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under the
+    folder's last name and this header, and would give the rows of another folder, or those before a retry.
+    """
+    described = {"description": f"version {state} of the files: with another one, `datasets` reads them anew"}
+    first = {"config_name": name, **({"default": True} if name != DEFAULT else {}), "data_files": files}
+    if all_files is None:
+        return [{**first, **described}]
+    stored = [["status", "==", SUCCESS]]
+    return [
+        {**first, "filters": stored, **described},
+        {"config_name": ALL_ROWS, "data_files": all_files, **described},
+    ]
+
+
+def features_of_members(exts: Iterable[str], schema: pa.Schema) -> list[dict[str, Any]] | None:
+    """Those of tar files whose samples have members with these extensions, any of which may be absent.
+
+    `schema` is that of the metadata, which the `.json` of a sample says. None if `datasets` has to find out by itself.
+    """
+    names = list(exts)
+    # A column of sounds can be read with torchcodec alone; that is for those to install who have nothing else.
+    is_sound = media_feature(ext for ext in names if ext not in ("txt", "json")) == "audio"
+    found = [_member(ext, schema, is_sound) for ext in names]
+    fields = [field for field in found if field is not None]
+    if not fields or len(fields) != len(found):
+        return None
+    return [*fields, {"name": "__key__", "dtype": "string"}, {"name": "__url__", "dtype": "string"}]
+
+
+def _member(ext: str, schema: pa.Schema, is_sound: bool) -> dict[str, Any] | None:
+    end = ext.rpartition(".")[2].lower()
+    if ext == "json" and (values := _all(schema, is_json=True)) is not None:
+        return {"name": ext, "struct": values}
+    if end in _ARRAYS:
+        return None
+    if end in _OBJECTS:
+        return {"name": ext, "dtype": "json"}
+    if end in _TEXTS or end in _NUMBERS:
+        return {"name": ext, "dtype": "string" if end in _TEXTS else "int64"}
+    feature = media_feature([ext])
+    return {"name": ext, "dtype": "binary" if feature is None or (feature == "audio" and not is_sound) else feature}
+
+
+def media_feature(exts: Iterable[str]) -> str | None:
+    """image, audio or video if all files with these extensions can be decoded as such."""
+    kinds = {None if ext.lower() in DRAWN else kind_of_ext(ext) for ext in exts}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    return kind if kind in ("image", "audio", "video") else None
+
+
+def features_of_columns(schema: pa.Schema, data_column: str, feature: str) -> list[dict[str, Any]] | None:
+    """Those of parquet files of which one column holds images or the like; None if a type has no name there."""
+    others = _all(pa.schema([field for field in schema if field.name != data_column]), is_json=False)
+    if others is None:
+        return None
+    by_name = {each["name"]: each for each in others}
+    return [by_name.get(name, {"name": name, "dtype": feature}) for name in schema.names]
+
+
+def _all(fields: Iterable[pa.Field], is_json: bool) -> list[dict[str, Any]] | None:
+    found = [(field.name, _feature(field.type, is_json)) for field in fields]
+    return None if any(type is None for _, type in found) else [{"name": name, **(type or {})} for name, type in found]
+
+
+def _feature(type: pa.DataType, is_json: bool) -> dict[str, Any] | None:
+    """As YAML has it; what JSON has no notation for is text there (see `tables.plain`)."""
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        inner = _feature(type.value_type, is_json)
+        name = "large_list" if pa.types.is_large_list(type) and not is_json else "list"
+        return None if inner is None else {name: inner.get("struct", inner)}
+    if pa.types.is_struct(type):
+        inside = _all([type.field(n) for n in range(type.num_fields)], is_json)
+        return None if inside is None else {"struct": inside}
+    if is_json:
+        if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type):
+            return {"dtype": _VALUES[type]}
+        return None if pa.types.is_nested(type) else {"dtype": "string"}
+    if pa.types.is_timestamp(type) or pa.types.is_time(type) or pa.types.is_duration(type):
+        name = str(type)
+        return {
+            "dtype": name if not pa.types.is_timestamp(type) or not type.tz else f"timestamp[{type.unit}, tz={type.tz}]"
+        }
+    known = _VALUES.get(type)
+    return None if known is None else {"dtype": known}
+
+
+def header(content: Mapping[str, Any]) -> str:
+    """The YAML between the first two lines of `---`, with them.
+
+    Every value is JSON, which YAML 1.2 contains, so that nothing in a text is read as something else; a list has a
+    line for each item. That needs no library, neither to write nor, in `split`, to read.
+    """
+    lines: list[str] = []
+    for name, value in content.items():
+        if isinstance(value, list) and value:
+            lines += [f"{_key(name)}:", *(f"- {_json(item)}" for item in value)]
+        else:
+            lines.append(f"{_key(name)}: {_json(value)}")
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def split(card: str) -> tuple[Mapping[str, Any] | None, str]:
+    """The header of a card, None where it has none, and what follows.
+
+    Raises ValueError for a header that is no YAML, MissingExtra for one in YAML that `header` would not write if PyYAML
+    is not installed.
+    """
+    lines = card.removeprefix("\ufeff").splitlines(keepends=True)
+    marks = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
+    if len(marks) < 2 or marks[0] != 0:
+        return None, card
+    own = lines[1 : marks[1]]
+    return _of_json(own) or _of_yaml("".join(own)), "".join(lines[marks[1] + 1 :])
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN_KEY.fullmatch(name) else _json(name)
+
+
+def _json(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    # What YAML does not allow in a text, or takes for the end of a line, such as one that would end the header.
+    return "".join(char if char.isprintable() or char > "\uffff" else json.dumps(char)[1:-1] for char in written)
+
+
+def _of_json(lines: Iterable[str]) -> dict[str, Any] | None:
+    """A header that `header` wrote; None for any other."""
+    found: dict[str, Any] = {}
+    items: list[Any] | None = None
+    try:
+        for line in lines:
+            if line.startswith("- ") and items is not None:
+                items.append(json.loads(line[2:]))
+                continue
+            name, value = _LINE.fullmatch(line.rstrip()).groups()  # type: ignore[union-attr]  # caught below
+            items = None if value else []
+            found[json.loads(name) if name.startswith('"') else name] = json.loads(value) if value else items
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found
+
+
+def _of_yaml(written: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise plugins.missing_extra("a card with a header of somebody else", error) from error
+    try:
+        found = yaml.safe_load(written)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    if not isinstance(found, dict):
+        raise ValueError("it has no names with values")
+    return found
+
+
+def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
+    """`own` with whatever people have put into a `former` header; of `ours` nothing former stays but further tags and
+    configurations."""
+    kept = {name: value for name, value in previous.items() if name not in ours}
+    result = {**kept, **own}
+    tags = [tag for tag in previous.get("tags") or () if isinstance(tag, str)]
+    if tags or "tags" in own:
+        result["tags"] = list(dict.fromkeys([*own.get("tags", ()), *tags]))
+    if isinstance(theirs := previous.get("configs"), list):
+        names = {DEFAULT, ALL_ROWS, *(each["config_name"] for each in own.get("configs", ()))}
+        further = [each for each in theirs if isinstance(each, dict) and each.get("config_name") not in names]
+        if further:
+            result["configs"] = [*own.get("configs", ()), *further]
+    return result
+
+
+def is_ours(content: bytes) -> bool:
+    """Whether a README.md has our marks."""
+    return parts(content.decode("utf-8", "replace")) is not None
+
+
+def parts(card: str) -> tuple[str, str] | None:
+    """What stands before and behind our part, as people left it; None where there is no such part."""
+    lines = card.splitlines(keepends=True)
+    begins = [number for number, line in enumerate(lines) if line.strip() == BEGIN]
+    ends = [number for number, line in enumerate(lines) if line.strip() == END]
+    if not begins or not ends or begins[0] >= ends[-1]:
+        return None
+    return "".join(lines[: begins[0]]), "".join(lines[ends[-1] + 1 :])

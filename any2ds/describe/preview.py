@@ -1,0 +1,143 @@
+"""From the file of a sample to something that a person can look at: a small picture, a waveform, the first words.
+
+Files are strangers': pictures, sound and video are decoded in a child process, which may crash, hang or take all memory
+over one without anything else being lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable
+from types import TracebackType
+
+from any2ds.core.errors import NotDecodable
+from any2ds.core.filetypes import type_of_name
+from any2ds.core.processes.child_process import ChildEnded
+from any2ds.core.processes.pool import Children, NotStarted
+from any2ds.describe.pictures import Kind, Picture, PreviewMaker, View
+from any2ds.describe.shown import shown
+from any2ds.transforms.image import head
+
+log = logging.getLogger(__name__)
+
+_MOST_WORDS = 400  # characters
+_READ_FOR_WORDS = 64 << 10  # bytes
+_AS_IT_IS = 48 << 10  # bytes of an image that is shown without having been decoded here, if it cannot be,
+_THUMBNAIL_BYTES = 24 << 10  # and of one that need not be: a thumbnail of a photograph has as many
+_AS_IT_IS_PIXELS = 1_000_000
+_SVG_AS_IT_IS = 32 << 10
+_LONGEST_START, _PATIENCE = 60.0, 15.0  # seconds for a child to begin, and for one file
+_MOST_FAILURES = 3  # of children, after which no more are started
+_TEXTS = re.compile(r"text/|application/(json|jsonl|x-ndjson|xml|xhtml\+xml|ld\+json|javascript|yaml|x-yaml)")
+_FOLDED = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
+_TEXT_ENDS = re.compile(r"txt|text|md|rst|x?html?|xml|jsonl?|[ct]sv|ya?ml|srt|vtt|tex|py|c|js|css")
+_SAFE = {"jpeg": "image/jpeg", "png": "image/png", "gif": "image/gif", "webp": "image/webp"}
+
+
+def kind_of(mime_type: str, ext: str) -> Kind:
+    """Which kind of media a file is."""
+    for kind in ("image", "audio", "video"):
+        if mime_type.startswith(f"{kind}/"):
+            return kind
+    if _TEXTS.match(mime_type) or _TEXT_ENDS.fullmatch(ext.rsplit(".", 1)[-1].lower()):
+        return "text"
+    return "other"
+
+
+class PreviewPool:
+    """A context, in which files are looked at one after the other; a child process is started by `start`, or with the
+    first file that needs one."""
+
+    def __init__(self) -> None:
+        self._children: Children[tuple[Kind, bytes, str], View] = Children(PreviewMaker, _LONGEST_START)
+        self._failures = 0
+
+    def __enter__(self) -> PreviewPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._children.close()
+
+    def start(self, exts: Iterable[str], size: float) -> None:
+        """Have the child ready if it is needed for files with these extensions, of so many bytes on average."""
+        types = {ext: type_of_name(f"file.{ext}") or "" for ext in exts}
+        decoded = {ext: found for ext, found in types.items() if size > _THUMBNAIL_BYTES or found not in _SAFE.values()}
+        if any(_can_be_opened(kind_of(found, ext)) for ext, found in decoded.items()):
+            try:
+                self._children.start()
+            except (ChildEnded, NotStarted) as error:
+                self._failures = _MOST_FAILURES
+                log.debug("no thumbnails: it %s", error)
+
+    def view(self, data: bytes, mime_type: str, ext: str, patience: float = math.inf) -> View:
+        """What there is to see of a file. Whatever is wrong with it, not installed, or takes longer than `patience`
+        seconds, there is less."""
+        kind = kind_of(mime_type, ext)
+        if kind == "text":
+            return View(kind, text=beginning_of(data, mime_type, ext))
+        if kind == "other":
+            return View(kind)
+        if kind == "image" and len(data) <= _THUMBNAIL_BYTES and (picture := as_it_is(data)) is not None:
+            return View(kind, picture, facts=f"{picture.width} x {picture.height}" if picture.width else "")
+        view = View(kind)
+        if self._failures < _MOST_FAILURES and _can_be_opened(kind):
+            try:
+                view = self._children.answer((kind, data, mime_type), min(_PATIENCE, patience))
+            except (ChildEnded, NotStarted) as error:
+                self._failures += 1
+                log.debug("no thumbnail of a file (%s, %d bytes): it %s", mime_type, len(data), error)
+                return view
+        if kind == "image" and view.picture is None:
+            return View(kind, as_it_is(data), facts=view.facts)
+        return view
+
+
+def _can_be_opened(kind: Kind) -> bool:
+    """Whether the libraries for it are there."""
+    needed = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}.get(kind, ())
+    with contextlib.suppress(ImportError):
+        return bool(needed) and all(importlib.util.find_spec(name) for name in needed)
+    return False
+
+
+def as_it_is(data: bytes) -> Picture | None:
+    """An image that a browser can show without harm, and that is small, also once it is decoded."""
+    if head.is_svg(data):
+        # <img> runs no scripts and loads nothing; entities and images inside could still unfold into gigabytes.
+        if len(data) > _SVG_AS_IT_IS or _FOLDED.search(data):
+            return None
+        return Picture(data, "image/svg+xml", 0, 0)
+    kind = head.kind_of(data)
+    if kind not in _SAFE or len(data) > _AS_IT_IS:
+        return None
+    with contextlib.suppress(NotDecodable):
+        found = head.read(data, kind)
+        if found and found.width * found.height <= _AS_IT_IS_PIXELS and not found.is_animated:
+            return Picture(data, _SAFE[kind], found.width, found.height)
+    return None
+
+
+def beginning_of(data: bytes, mime_type: str, ext: str) -> str:
+    """How a text begins; of a web page what a reader sees of it."""
+    text = data[:_READ_FOR_WORDS].decode(_encoding_of(data), "replace")
+    if "html" in mime_type or ext.rsplit(".", 1)[-1] in ("html", "htm", "xhtml"):
+        from any2ds.describe.page_words import words_of
+
+        text = words_of(text)
+    elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
+        with contextlib.suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
+    return shown(text.strip(), _MOST_WORDS)
+
+
+def _encoding_of(data: bytes) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    return "utf-8-sig"

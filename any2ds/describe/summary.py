@@ -1,0 +1,359 @@
+"""What is in a dataset: one `Summary`, which inspect, the report (HTML, Markdown, JSON) and the card show.
+
+Totals are of all shards; outcomes and times are from the statistics of as many as there is time for; types, sizes and
+hosts are from the metadata of some. Small datasets are read as a whole; `Coverage` says how much was read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from any2ds.config.command_line import build_command, download_command, retry_command
+from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.failures import NO_FAILURES, failure_code
+from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.layout import RECIPE_FILE
+from any2ds.core.members import MemberFigures, member_figures
+from any2ds.core.text import rows as row_count
+from any2ds.core.version import __version__
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.recipe_file import RecipeFile
+from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shards import Totals
+from any2ds.describe.shown import shown, shown_url
+from any2ds.describe.sums import MetadataSums, StatsSums, most, spread
+from any2ds.describe.timeline import Timeline, timeline
+
+_LONGEST = 2000  # characters of a value that is shown
+_MOST_OUTCOMES = 60  # img2dataset has one for each error message
+_MOST_HOSTS, _MOST_TYPES = 100, 60
+_MOST_PROBLEMS = 20
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_LATENCY_EDGES = [float(f"{step}e{power}") for power in range(-4, 5) for step in (1, 1.5, 2, 3, 5, 7)]  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """What became of the rows of a host, in the shards whose metadata were read."""
+
+    name: str
+    rows: int
+    failed: int
+    outcomes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFigures:
+    """The files of a media type, in the shards whose metadata were read."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the dataset was read."""
+
+    shards_of_stats: int = 0
+    rows_of_stats: int = 0
+    shards_of_metadata: int = 0
+    rows_of_metadata: int = 0  # samples of a row each count
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary:
+    """A row counts once, by its last outcome, however often it was tried."""
+
+    output_folder: str
+    made_by: str
+    output_format: str | None
+    any2ds: str  # version that gathered it
+    gathered: float  # Unix seconds
+    # The whole dataset:
+    shards: int  # finished
+    missing: tuple[int, ...]  # shards that are not there; empty where the folder was not listed, as for the report
+    unfinished: int  # shards that have files, but no statistics; the same
+    pattern: str | None  # of their data files, as a shell and webdataset expand it
+    rows: int | None  # None if only some shards were read and there is no list of shards
+    samples: int | None  # stored: a row that succeeded has one, or several
+    bytes: int | None  # of the files stored; None also if no statistics have it
+    measured: int  # samples in `bytes`: the statistics of img2dataset lack it
+    exts: Mapping[str, int]  # extension -> files; empty if unknown
+    coverage: Coverage
+    # Rows, in the shards whose statistics were read:
+    successes: int
+    failed: int
+    dropped: int
+    filtered: int
+    duplicates: int
+    attempts: int  # 0 if unknown
+    outcomes: Mapping[str, int]  # the most frequent first; "other" is the sum of the rare ones
+    members: tuple[MemberFigures, ...]  # files, where rows have several URLs
+    not_processed: Mapping[str, int]  # reason -> files that a step left as they came
+    examples: Mapping[str, str]  # failure code -> URL of a row with it, without credentials
+    started: float | None  # Unix seconds
+    ended: float | None
+    timeline: Timeline
+    latencies: Mapping[str, float]  # p50 … p99: seconds of transfers that succeeded; empty if unknown
+    latency_ranges: tuple[tuple[float, float, int], ...]  # (from, to, transfers), of the same transfers
+    # In the shards whose metadata were read:
+    columns: Mapping[str, str]  # of the metadata, with their types
+    types: Mapping[str, TypeFigures]
+    sizes: Distribution  # bytes of the files stored
+    widths: Distribution  # pixels
+    heights: Distribution
+    durations: Distribution  # seconds
+    hosts: tuple[HostFigures, ...]  # those with most failures first
+    host_count: int
+    metadata_rows: tuple[Mapping[str, Any], ...]  # of samples, to look at
+    options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
+    run_options: Mapping[str, Any]  # of the last run, if it writes the report
+    lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard, limit
+    recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
+    command: str  # that makes such a dataset; empty if it is not any2ds's
+    retry: str  # the command that fetches again what may work now; empty if nothing may
+    retryable: int  # rows, in the shards whose statistics were read, that another attempt can help
+    problems: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        rows = "" if self.rows is None else f", {row_count(self.rows)}"
+        outcomes = f": {self.successes:,} stored, {self.failed:,} failed"
+        return f"<Summary {self.output_folder}: {self.output_format}, {shard_count(self.shards)}{rows}{outcomes}>"
+
+    def _repr_html_(self) -> str:
+        from any2ds.describe.screen import as_html
+
+        return as_html(self)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards were read, metadata included."""
+        return self.has_all_stats and self.coverage.shards_of_metadata == self.shards
+
+    @property
+    def has_all_stats(self) -> bool:
+        """Whether outcomes and times are those of all shards."""
+        return self.coverage.shards_of_stats == self.shards
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What the run that writes the report knows of itself."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gained_nothing: bool = False  # it was a retry, and no row arrived
+
+
+def summarize(
+    sample: ShardSample,
+    shards_of_metadata: int = 64,
+    rows: int = 0,
+    seconds: float = 60.0,
+    last_run: LastRun | None = None,
+) -> Summary:
+    """Read for about `seconds`, the metadata of so many shards at most, with so many `rows` to look at; the same shards
+    each time, as far as there is time for them."""
+    started = time.monotonic()
+    dataset, whole = sample.dataset, sample.whole
+    chance = random.Random(0)
+    order = chance.sample(dataset.finished, len(dataset.finished))
+    stats, metadata = StatsSums(), MetadataSums(rows)
+    stats.read(dataset, order, started + 0.6 * seconds)
+    with_metadata = itertools.islice((files for files in order if files.metadata), shards_of_metadata)
+    metadata.read(dataset, with_metadata, chance, started + seconds)
+    totals = _totals(sample, stats)
+    run, last_run = dataset.run, last_run or LastRun()
+    recipe = _recipe(dataset)
+    outcomes = +stats.outcomes
+    retryable = sum(rows for code, rows in outcomes.items() if _is_transient(code))
+    problems = [*dataset.problems, *stats.problems, *metadata.problems]
+    return Summary(
+        output_folder=redacted(dataset.folder.url),
+        made_by=dataset.made_by,
+        output_format=dataset.output_format,
+        any2ds=__version__,
+        gathered=time.time(),
+        shards=sample.shards,
+        missing=() if whole is None else tuple(ExpectedShards.of(whole, whole.shards.ids).missing),
+        unfinished=0 if whole is None else len(whole.shards) - sample.shards,
+        pattern=sample.pattern,
+        rows=totals.rows if totals else None,
+        samples=totals.samples if totals else None,
+        bytes=totals.bytes if totals else None,
+        measured=stats.samples_with_bytes if sample.shards == stats.shards or totals is None else totals.samples,
+        exts=dict(totals.exts) if totals else {},
+        coverage=Coverage(stats.shards, stats.rows, len(metadata.shards), metadata.rows),
+        successes=stats.successes,
+        failed=max(0, stats.failed),
+        dropped=stats.dropped,
+        filtered=stats.filtered,
+        duplicates=stats.duplicates,
+        attempts=stats.attempts,
+        outcomes={shown(code, 200): rows for code, rows in most(outcomes, _MOST_OUTCOMES).items()},
+        members=member_figures(stats.members),
+        not_processed={shown(reason, 300): files for reason, files in stats.not_processed.items()},
+        examples={shown(code, 100): shown_url(url) for code, url in stats.examples.items()},
+        started=stats.started,
+        ended=stats.ended,
+        timeline=timeline(stats.works),
+        latencies=_quantiles(stats.latencies),
+        latency_ranges=_coarse(stats.latencies),
+        columns={shown(name, _LONGEST): shown(kind, _LONGEST) for name, kind in metadata.columns.items()},
+        types=_types(metadata),
+        sizes=metadata.distribution("size"),
+        widths=metadata.distribution("width"),
+        heights=metadata.distribution("height"),
+        durations=metadata.distribution("duration"),
+        hosts=tuple(_hosts(metadata)),
+        host_count=len(metadata.hosts),
+        metadata_rows=tuple(_rows(metadata, rows)),
+        options=_plain(run.options) if run else {},
+        run_options=_plain(last_run.options),
+        lists=tuple(_lists(dataset)),
+        recipe=recipe,
+        command=_command(dataset, recipe["name"] if recipe else "", last_run.options),
+        retry=_retry(dataset, last_run) if retryable else "",
+        retryable=retryable,
+        problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
+    )
+
+
+def _totals(sample: ShardSample, stats: StatsSums) -> Totals | None:
+    """By the statistics if all were read, else by the list of shards; None where nobody knows."""
+    size = stats.bytes if stats.shards_with_bytes or not stats.shards else None
+    if stats.shards == sample.shards:
+        return Totals(stats.shards, stats.rows, stats.samples, size, dict(stats.exts.most_common()))
+    return sample.totals and replace(sample.totals, bytes=sample.totals.bytes if size is not None else None)
+
+
+def _recipe(dataset: Dataset) -> dict[str, Any] | None:
+    found = RecipeFile.found(dataset.folder, [RECIPE_FILE])  # a sample of shards does not list it
+    if found is None:
+        return None
+    splits = {split.name: split.rows for split in found.splits}
+    skipped = {split.name: dict(split.skipped) for split in found.splits if split.skipped}
+    return {"name": printable(found.full_name), "splits": splits, "skipped": skipped, "trial": found.trial}
+
+
+def _rows(metadata: MetadataSums, count: int) -> Iterator[dict[str, Any]]:
+    """Samples in the order of the dataset, with values that may be shown."""
+    found = sorted(metadata.samples, key=lambda row: str(row.get("key")))
+    for row in spread(found, count):
+        yield {
+            name: shown_url(value) if name == "url" else shown(value, _LONGEST) if isinstance(value, str) else value
+            for name, value in row.items()
+            if value is not None
+        }
+
+
+def _lists(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The url lists: files, rows (None: not read to the end), first_shard, limit (None: all rows)."""
+    run = dataset.run
+    for first in run.lists if run is not None else ():
+        last = (run.parts_of(first.number) or (first,))[-1] if run is not None else first
+        files = [shown_url(file.name) for file in last.files]
+        yield {"files": files, "rows": last.end_row, "first_shard": first.first_shard, "limit": last.limit}
+
+
+def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The option with which only the first rows of a list were read, if so."""
+    limit = lists[-1]["limit"] if lists else None
+    return {"limit": limit} if limit else {}
+
+
+def _command(dataset: Dataset, recipe: str, run_options: Mapping[str, Any]) -> str:
+    if dataset.run is None:
+        return ""
+    is_whole = "url_list" in run_options  # those of a retry are of its own command
+    lists = list(_lists(dataset))
+    options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
+    if recipe:
+        return build_command(recipe, options, dataset.run.asked, _data_dir(dataset, recipe))
+    names = [name for each in lists for name in each["files"]]
+    return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
+
+
+def _data_dir(dataset: Dataset, recipe: str) -> str:
+    """The folder in which it lies as name/config/version; empty if it was moved."""
+    folder = redacted(dataset.folder.url).replace(os.sep, "/").rstrip("/")
+    place = f"/{recipe.replace(':', '/')}"
+    return folder.removesuffix(place) if folder.endswith(place) else ""
+
+
+def _retry(dataset: Dataset, last_run: LastRun) -> str:
+    """Empty also for the datasets of other tools, and after a retry that gained nothing."""
+    if dataset.run is None or last_run.gained_nothing:
+        return ""
+    return printable(redacted(retry_command(dataset.folder.url, last_run.options)))
+
+
+def _is_transient(code: str) -> bool:
+    try:
+        return code not in NO_FAILURES and failure_code(code).transient
+    except KeyError:  # of other versions or tools
+        return False
+
+
+def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:
+    counts = most(metadata.files, _MOST_TYPES)
+    found = {name: TypeFigures(count, metadata.bytes[name]) for name, count in counts.items()}
+    if rest := metadata.files.keys() - counts.keys():
+        found["other"] = TypeFigures(counts["other"], sum(metadata.bytes[name] for name in rest))
+    return {shown(name or "unknown", 100): figures for name, figures in found.items()}
+
+
+def _hosts(metadata: MetadataSums) -> Iterator[HostFigures]:
+    found = [
+        HostFigures(
+            shown(name, 260),
+            outcomes.total(),
+            sum(outcomes[code] for code in outcomes if code not in NO_FAILURES),
+            dict(outcomes.most_common()),
+        )
+        for name, outcomes in metadata.hosts.items()
+    ]
+    found.sort(key=lambda host: (-host.failed, -host.rows, host.name))
+    yield from found[:_MOST_HOSTS]
+
+
+def _coarse(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
+    """In ranges between round numbers; a bucket counts where its middle is."""
+    counts: Counter[int] = Counter()
+    for start, stop, count in histogram.ranges():
+        if count:
+            counts[min(max(1, bisect.bisect(_LATENCY_EDGES, (start + stop) / 2)), len(_LATENCY_EDGES) - 1)] += count
+    ranges = range(min(counts), max(counts) + 1) if counts else ()
+    return tuple((_LATENCY_EDGES[n - 1], _LATENCY_EDGES[n], counts[n]) for n in ranges)
+
+
+def _quantiles(histogram: Histogram) -> dict[str, float]:
+    found = {f"p{round(100 * share)}": histogram.quantile(share) for share in _QUANTILES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Bounded and without control characters and secrets: `.any2ds/run` may come from anybody."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str):
+            return shown(redacted(value), 2000)
+        if isinstance(value, Mapping):
+            return {shown(str(name), 200): plain(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(each) for each in value[:100]]
+        return value if value is None or isinstance(value, (bool, int, float)) else shown(str(value), 200)
+
+    return {shown(str(name), 100): plain(value) for name, value in options.items()}

@@ -1,0 +1,134 @@
+"""Reads a url list as a run would: how many rows, which hosts, how many duplicates, and a random sample of the rows."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.config.options import Config
+from any2ds.core.errors import ReadError
+from any2ds.estimate.facts import Survey
+from any2ds.estimate.sketches import DistinctSample, Reservoir
+from any2ds.fetch.profiles import Profiles
+from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.readers.blocks import RandomPart, can_be_read_in_blocks
+from any2ds.readers.dedupe import comparable
+from any2ds.readers.plan import cuts
+from any2ds.readers.sources import Source
+
+log = logging.getLogger(__name__)
+
+_LARGE, _PART = 2 << 30, 5_000_000  # of a list with more bytes, so many rows are read of random row groups
+_MOST_HOSTS = 200_000  # hosts whose rows are counted; the smallest are left out where there are twice as many
+_LONGEST_URL = 2000  # characters that are compared, where most URLs are longer
+
+
+def survey(config: Config, size: int, seed: int = 0, most_bytes: int = _LARGE, part: int = _PART) -> Survey:
+    """Read the list that `config` names, and draw `size` of its rows at random, with `seed`; of a list with more than
+    `most_bytes` about `part` rows are read. Raises UsageError as `Source` does, for an empty list as well."""
+    source, is_part = _opened(config, seed, most_bytes)
+    with closing(source):
+        counts = _Counts(config, size, random.Random(seed))
+        error = ""
+        try:
+            for cut in cuts(source.batches(), config.output.number_sample_per_shard):
+                counts.add_shard(cut.batches)
+                if is_part and source.has_row_groups and counts.read >= part:
+                    break
+        except ReadError as broken:
+            error = str(broken)
+        rows, share = source.rows, source.share_of(counts.read)
+        is_exact = rows is not None and not error
+        if rows is None:
+            rows = round(counts.read / share) if share else counts.read
+        files = tuple(file.name for file in source.list_files)
+        return counts.survey(max(rows, counts.read), is_exact, error, source.schema, files)
+
+
+def _opened(config: Config, seed: int, most_bytes: int) -> tuple[Source, bool]:
+    """The list, or a random part of it if it is large; and whether it is a part."""
+    source = Source.of(config)
+    if config.input.limit is not None or sum(file.size or 0 for file in source.list_files) <= most_bytes:
+        return source, False
+    kind = Source if source.has_row_groups else RandomPart if can_be_read_in_blocks(source.inputs) else None
+    if kind is None:
+        log.warning(
+            "the whole list is read, which takes minutes for each 100 million rows: random parts can be read of parquet"
+            " and of text that is not compressed"
+        )
+        return source, False
+    source.close()
+    return kind.of(replace(config, input=replace(config.input, shuffle=seed)), is_looked_at=True), True
+
+
+class _Counts:
+    """Adds up what is read, shard by shard."""
+
+    def __init__(self, config: Config, size: int, rng: random.Random) -> None:
+        self._profiles = Profiles(config.fetch)
+        self._columns = config.url_columns
+        self._reservoir = Reservoir(size, rng)
+        self._hosts: Counter[str] = Counter()  # host -> rows
+        self._distinct_urls = DistinctSample()
+        self.read = self._bad = 0
+
+    def add_shard(self, batches: Sequence[pa.RecordBatch]) -> None:
+        starts: list[pa.StringArray] = []
+        for batch in batches:
+            self.read += batch.num_rows
+            self._reservoir.add(batch)
+            bad = batch.column(BAD_ROWS) if BAD_ROWS in batch.schema.names else None
+            self._bad += len(bad) - bad.null_count if bad is not None else 0
+            urls = _present(batch.column("url"))
+            self._distinct_urls.add(Counter(urls.to_pylist()))
+            columns = (urls if name == "url" else _present(batch.column(name)) for name in self._columns)
+            starts += map(_scheme_and_host, columns)
+        self._count_hosts(pa.chunked_array(starts, pa.string()))
+
+    def _count_hosts(self, starts: pa.ChunkedArray) -> None:
+        """Count the beginnings of URLs, of which many are the same; data: and file: have no host."""
+        for pair in pc.value_counts(starts).to_pylist():
+            start = pair["values"]
+            host, _ = self._profiles.host_of(f"{start}/file")  # a bucket alone is no URL
+            if host and not start.endswith("//"):
+                self._hosts[host] += pair["counts"]
+        if len(self._hosts) > 2 * _MOST_HOSTS:
+            self._hosts = Counter(dict(self._hosts.most_common(_MOST_HOSTS)))
+
+    def survey(self, rows: int, is_exact: bool, error: str, schema: pa.Schema, files: tuple[str, ...]) -> Survey:
+        factor = rows / self.read if self.read else 1.0
+        return Survey(
+            rows=rows,
+            is_exact=is_exact,
+            read=self.read,
+            bad=self._bad,
+            hosts={host: round(count * factor) for host, count in self._hosts.most_common()},
+            distinct=self._distinct_urls.distinct,
+            duplicates=self._distinct_urls.repeated_share,
+            urls_per_row=len(self._columns),
+            error=error,
+            sample=self._reservoir.table(schema),
+            files=files,
+        )
+
+
+def _present(urls: pa.Array) -> pa.StringArray:
+    """The URLs that are not empty, as duplicates are compared."""
+    if urls.nbytes > _LONGEST_URL * len(urls):
+        urls = pc.utf8_slice_codeunits(urls, 0, _LONGEST_URL)
+    urls = comparable(urls)
+    return urls.filter(pc.fill_null(pc.greater(pc.binary_length(urls), 0), False))
+
+
+def _scheme_and_host(urls: pa.StringArray) -> pa.StringArray:
+    """The beginning of each URL, up to its path."""
+    parts = pc.split_pattern(pc.binary_join_element_wise(urls, "///", ""), "/", max_splits=3)
+    starts = pc.binary_join_element_wise(pc.list_element(parts, 0), "//", pc.list_element(parts, 2), "")
+    return pc.if_else(pc.starts_with(urls, "data:", ignore_case=True), "data:,", starts)

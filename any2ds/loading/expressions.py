@@ -1,0 +1,204 @@
+"""Conditions on the metadata as people write them: `width >= 512 and (caption is not null or label in (1, 2))`.
+
+They are Python expressions of comparisons, `and`, `or`, `not` and `in`, which `ast` reads and pyarrow evaluates with
+the types of the columns: nothing is run as Python. SQL's `=`, `<>`, `is null`, `true` and upper-case words are taken
+as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import operator
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.core.errors import MissingColumns, UsageError
+
+_LONGEST = 20_000  # characters
+_SPELLINGS = re.compile(
+    r"""(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<sign>(?<![=!<>])=(?!=)|<>|\s+)
+    |(?P<word>\b(?:and|or|not|in|is|null|true|false)\b)""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_SIGNS = {"=": "==", "<>": "!="}
+_WORDS = {"null": "None", "true": "True", "false": "False"}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], pc.Expression]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
+_UNKNOWN = pc.scalar(pa.scalar(None, pa.bool_()))
+
+Columns = Mapping[str, pa.DataType]
+
+
+def parse(text: str, columns: Columns) -> pc.Expression:
+    """Raises UsageError for what is no condition, and for comparisons of different types; and MissingColumns."""
+    if not text.strip():
+        raise UsageError("where: the condition is empty")
+    if len(text) > _LONGEST:
+        raise UsageError(f"where: the condition is too long: {len(text):,} characters, at most {_LONGEST:,}")
+    try:
+        return _condition(ast.parse(_SPELLINGS.sub(_as_python, text).strip(), mode="eval").body, columns)
+    except (RecursionError, MemoryError) as error:  # of the parser, which has no other word for it
+        raise UsageError("where: the condition is nested too deeply") from error
+    except (SyntaxError, ValueError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(f"where: {text!r} cannot be understood: {reason}") from error
+
+
+def _as_python(match: re.Match[str]) -> str:
+    if text := match["text"]:
+        quote = text[0]
+        return repr(re.sub(r"\\(.)", r"\1", text[1:-1].replace(quote * 2, quote), flags=re.DOTALL))
+    if sign := match["sign"]:
+        return _SIGNS.get(sign, " ")
+    word = match["word"].lower()
+    return _WORDS.get(word, word)
+
+
+def _condition(node: ast.expr, columns: Columns) -> pc.Expression:
+    """Raises ValueError for what is no condition."""
+    match node:
+        case ast.BoolOp(op, values):
+            join = operator.and_ if isinstance(op, ast.And) else operator.or_
+            return reduce(join, [_condition(value, columns) for value in values])
+        case ast.UnaryOp(ast.Not(), operand):
+            return ~_condition(operand, columns)
+        case ast.Compare(left, ops, others):
+            sides = zip([left, *others], ops, others, strict=False)  # of `1 < a < 5` both comparisons
+            return reduce(operator.and_, [_comparison(*each, columns) for each in sides])
+        case ast.Name() | ast.Attribute():
+            name, field, kind = _column(node, columns)
+            if not pa.types.is_boolean(kind):
+                raise UsageError(f"where: column {name!r} is {kind}: a condition compares it, as in `>= 2`")
+            return field
+    raise ValueError(f"{ast.unparse(node)!r} is neither true nor false")
+
+
+def _is_column(node: ast.expr) -> bool:
+    return isinstance(node, (ast.Name, ast.Attribute))
+
+
+def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.DataType]:
+    """Name, values and type of a column. Raises MissingColumns."""
+    if (name := ast.unparse(node)) not in columns:
+        raise MissingColumns([name], list(columns), "where")
+    return name, pc.field(name), columns[name]
+
+
+def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns) -> pc.Expression:
+    """Raises ValueError for what cannot be compared."""
+    if not _is_column(left):
+        if not _is_column(right) or type(op) not in _MIRRORED:
+            raise ValueError(f"{ast.unparse(left)!r} is no column")
+        left, op, right = right, _MIRRORED[type(op)](), left
+    name, field, kind = _column(left, columns)
+    match op:
+        case ast.Is() | ast.IsNot():
+            if ast.literal_eval(right) is not None:
+                raise ValueError("`is` takes null, or not null")
+            return field.is_null() if isinstance(op, ast.Is) else field.is_valid()
+        case ast.In() | ast.NotIn():
+            return _among(name, kind, field, right, isinstance(op, ast.NotIn))
+    if _is_column(right):
+        other_name, other, other_kind = _column(right, columns)
+        if _family(kind) != _family(other_kind):
+            raise UsageError(f"where: {name!r} is {kind}, {other_name!r} is {other_kind}: they cannot be compared")
+        return _COMPARISONS[type(op)](field, other)
+    return _COMPARISONS[type(op)](field, pc.scalar(_literal(ast.literal_eval(right), name, kind)))
+
+
+def _among(name: str, kind: pa.DataType, field: pc.Expression, values: ast.expr, is_negated: bool) -> pc.Expression:
+    """Whether a value is in a list, or not; as in SQL, that is unknown of null."""
+    found = []
+    if not (elements := getattr(values, "elts", [values])):
+        raise ValueError("an empty list")
+    for each in elements:
+        literal = _literal(ast.literal_eval(each), name, kind)
+        with suppress(pa.ArrowException):  # the type of the column has no such value
+            found.append(literal.cast(kind))
+    is_among = field.isin(pa.array(found, kind))
+    return pc.if_else(field.is_valid(), ~is_among if is_negated else is_among, _UNKNOWN)
+
+
+def _family(kind: pa.DataType) -> str:
+    of = pa.types
+    if of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind):
+        return "number"
+    if of.is_string(kind) or of.is_large_string(kind):
+        return "text"
+    return "moment" if of.is_temporal(kind) else str(kind)
+
+
+def _literal(value: Any, name: str, kind: pa.DataType) -> pa.Scalar:
+    """A value as the type of its column has it, or as one that can be compared with it exactly. Raises UsageError."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        kind = kind.value_type
+    if of.is_null(kind):
+        return pa.scalar(None)
+    family = _family(kind)
+    if type(value) in (int, float) and family == "number":
+        return _number(value, kind)
+    if isinstance(value, str) and family == "moment":
+        return _moment(value, name, kind)
+    is_bytes = isinstance(value, bytes) and (of.is_binary(kind) or of.is_large_binary(kind))
+    is_bool = isinstance(value, bool) and of.is_boolean(kind)
+    if is_bool or is_bytes or (isinstance(value, str) and family == "text"):
+        return pa.scalar(value, kind)
+    raise UsageError(f"where: column {name!r} is {kind}, and {value!r} cannot be compared with it")
+
+
+def _number(value: float, kind: pa.DataType) -> pa.Scalar:
+    """In the type of a column of numbers: the float32 nearest to what was typed, say. For integers and decimals that
+    it does not have, an exact decimal, or at last a float."""
+    candidates: list[Callable[[], pa.Scalar]] = [lambda: pa.scalar(Decimal(repr(value)))]
+    if isinstance(value, int) and pa.types.is_integer(kind):
+        candidates.insert(0, lambda: pa.scalar(value, kind))
+    for make in candidates if not pa.types.is_floating(kind) else ():
+        with suppress(pa.ArrowException, OverflowError, TypeError):
+            found = make()
+            pc.equal(pa.array([], kind), found)  # whether the two have a common type
+            return found
+    try:
+        typed = float(value)
+    except OverflowError:
+        typed = float("inf") if value > 0 else float("-inf")
+    return pa.scalar(typed).cast(kind) if pa.types.is_floating(kind) else pa.scalar(typed)
+
+
+def _moment(text: str, name: str, kind: pa.DataType) -> pa.Scalar:
+    """The date or time that a text says, in the type of the column if that can be. Raises UsageError."""
+    example = "2026-01-31T12:00:00"
+    if pa.types.is_time(kind):
+        with suppress(ValueError, pa.ArrowException):
+            return pa.scalar(datetime.time.fromisoformat(text), kind)
+        example = "12:00:00"
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        zone = kind.tz if pa.types.is_timestamp(kind) else None
+        for candidate in (kind, pa.timestamp("us", zone), pa.timestamp("ns", zone)):
+            with suppress(pa.ArrowException):
+                return pa.scalar(text).cast(candidate)
+        example += "Z" if zone else ""
+    raise UsageError(f"where: column {name!r} is {kind}, and {text!r} is no such value, as {example!r} is")

@@ -1,0 +1,94 @@
+"""A source as Grain and webdataset take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from any2ds.core.samples import CAPTION, METADATA, member_column
+from any2ds.core.tables import to_json
+from any2ds.loading.libraries import imported
+from any2ds.writers.formats._members import TEXT
+
+if TYPE_CHECKING:
+    from any2ds.loading.source import Source
+    from any2ds.loading.stream import Stream
+
+
+_CAPTION = "caption"
+_TEXTS = ("_txt", "_json")  # ends of the names of further files that are texts
+_EXECUTED = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})  # what `decode()` of webdataset unpickles
+_THREADS = 16  # which wait for a store, in one process
+_THREADS_OF_ALL = 64  # of all workers
+
+
+def grain_options(is_local: bool, num_workers: int, num_threads: int | None) -> Any:
+    """How many threads of Grain read ahead, and how far, in each process.
+
+    A local sample takes less time than threads take from each other: one thread, or none in a worker, which is ahead
+    of the process that trains anyway. Each time that Grain gives a sample it looks at those that are ready, a
+    microsecond each: its default of 500 costs more than to read them.
+    """
+    grain = imported("grain", "read_options")
+    if num_threads is None and is_local:
+        num_threads = 0 if num_workers else 1
+    elif num_threads is None:
+        num_threads = max(1, min(_THREADS, _THREADS_OF_ALL // max(1, num_workers)))
+    ahead = max(2 * num_threads, 16) if num_threads and is_local else 2 * num_threads
+    return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
+
+
+def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
+    """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`; files are bytes."""
+    wds = imported("webdataset", "to_webdataset")
+    exts = [f"{member}_ext" for member in source.members]
+    stream = source.undecoded("key", "ext", *exts).stream(**options)
+    return wds.FluidWrapper(_Members(stream, source))
+
+
+def _bytes_of(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
+
+
+def _name_of(ext: str) -> str:
+    """Under which webdataset gets a file: what it would execute has another extension behind its own."""
+    last = ext.lower().removesuffix(".gz").rpartition(".")[2]
+    return f"{ext}.bin" if last in _EXECUTED else ext
+
+
+class _Members:
+    """The first stage of a pipeline of webdataset."""
+
+    def __init__(self, stream: Stream, source: Source) -> None:
+        """`stream` gives the samples of the source as they are stored."""
+        self._stream, self._columns, self._files = stream, source.columns, source.members
+        self._known = frozenset(source.as_stored.features)
+        of_recipe = source.recipe.features.files[1:] if source.recipe is not None and not source.members else ()
+        self._of_steps = {member_column(ext): ext for ext in source.further}
+        self._further = [leaf for leaf in of_recipe if self._columns is None or leaf.is_among(self._columns)]
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        return map(self._of, self._stream)
+
+    def _of(self, sample: dict[str, Any]) -> dict[str, Any]:
+        data = sample.pop("data", None)
+        files = {f"{name}.{sample.get(f'{name}_ext')}": sample.pop(name, None) for name in self._files}
+        for leaf in self._further:
+            if leaf.column in sample:  # in formats that have further files as columns
+                files[leaf.column.replace("/", ".")] = sample.pop(leaf.column)
+        for column, ext in self._of_steps.items():
+            if content := sample.pop(column, None):  # records have an empty one in place of none
+                files[TEXT if ext == CAPTION and _CAPTION in sample else ext] = _bytes_of(content)
+        for name in [name for name in sample if name not in self._known and name != _CAPTION]:
+            if isinstance(sample[name], bytes) or name.endswith(_TEXTS):
+                files[".".join(name.rsplit("_", 1))] = _bytes_of(sample.pop(name))
+        wanted = self._columns
+        described = sample if wanted is None else {name: sample[name] for name in wanted if name in sample}
+        found = {"__key__": sample["key"]}
+        if data is not None:
+            found[_name_of(str(sample["ext"]))] = data
+        found.update((_name_of(ext), content) for ext, content in files.items() if content is not None)
+        found[METADATA] = to_json(described)
+        if sample.get(_CAPTION) is not None and CAPTION not in found:
+            found[CAPTION] = sample[_CAPTION].encode()
+        return found

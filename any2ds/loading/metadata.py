@@ -1,0 +1,224 @@
+"""The metadata of the samples of a dataset, in the order of the data."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+
+from any2ds.core.errors import DamagedShard, MissingColumns, UsageError, access_text, error_text, redacted
+from any2ds.core.failures import SUCCESS
+from any2ds.loading.shards import ShardSet
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import is_permanent
+from any2ds.writers.formats.parquet import THRIFTY, body_columns
+
+if TYPE_CHECKING:
+    from any2ds.loading.opened import OpenShards
+
+_SHARDS_AT_ONCE = 1000
+_IS_STORED = pc.field("status") == SUCCESS
+
+
+def schema_of(shards: ShardSet) -> pa.Schema | None:
+    """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
+
+    Raises DamagedShard.
+    """
+    schemas = []
+    for number in dict.fromkeys((0, len(shards) - 1)):
+        if not shards.names or not (table := shards.tables[number]):
+            return None
+        with translated(shards, number), shards.folder.open(table) as file:
+            schema = pq.read_schema(file)
+            bodies = body_columns(schema) if table == shards.names[number] else []
+            schemas.append(pa.schema([field for field in schema if field.name not in bodies]))
+            schemas[-1] = schemas[-1].remove_metadata()
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
+
+
+class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """The metadata of shards as a dataset of pyarrow, also filtered. It can be pickled."""
+
+    _all: MetadataTables | None = None  # of which this one is a part
+    _condition: pc.Expression | None = None  # on the rows of all
+
+    def filter(self, expression: pc.Expression) -> MetadataTables:
+        """Those rows that meet a condition as well."""
+        found: MetadataTables = super().filter(expression)
+        found._all = self if self._all is None else self._all
+        found._condition = expression if self._condition is None else self._condition & expression
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Else one that is filtered could not be pickled."""
+        if self._all is not None:
+            return MetadataTables.filter, (self._all, self._condition)
+        _, given, *_ = super().__reduce__()
+        return MetadataTables, given
+
+    def to_pandas(self, **options: Any) -> Any:
+        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""
+        return self.to_table(**options).to_pandas()
+
+
+def dataset_of(shards: ShardSet, schema: pa.Schema) -> MetadataTables:
+    """The metadata of all finished shards; nothing is read yet."""
+    folder = shards.in_this_process().folder
+    paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
+    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
+    parquet = pads.ParquetFileFormat()
+    return MetadataTables([parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem)
+
+
+class _PatientFiles(FSSpecHandler):  # type: ignore[misc]
+    """The files of a folder in a store, for Arrow, with retries."""
+
+    def __init__(self, folder: OutputFolder) -> None:
+        super().__init__(folder.fs)
+        self._folder = folder
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(self._folder.open(path.removeprefix(f"{self._folder.path.rstrip('/')}/")), mode="r")
+
+
+class Rows:
+    """The rows of the metadata that have samples: all or some of their columns, in the order of the data."""
+
+    def __init__(self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards) -> None:
+        self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
+
+    def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
+        """The rows of the shards that have the samples with these numbers, and the number of their first sample.
+
+        All rows where the order of the data is another one than that of the metadata.
+        """
+        shards = self._shards
+        if not self._shards.is_own or self._schema is None or not any(spans):
+            return self, 0
+        first = bisect_right(shards.starts, min(span.start for span in spans if span)) - 1
+        stop = bisect_left(shards.starts, max(span.stop for span in spans if span))
+        return Rows(shards.part(range(first, stop)), self._schema, self._opened), shards.starts[first]
+
+    def has(self, column: str) -> bool:
+        return self._schema is not None and column in self._schema.names
+
+    def mask(self, condition: pc.Expression) -> pa.BooleanArray:
+        """Which samples of the dataset meet a condition on the metadata. Raises UsageError, DamagedShard."""
+        if self._schema is None:
+            raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata that could be searched")
+        columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
+        parts = [pa.array([], pa.bool_())]
+        for numbers, table in self._tables(columns):
+            if not pa.types.is_boolean(table["found"].type):
+                raise UsageError(f"where: the condition is neither true nor false, but {table['found'].type}")
+            found = pc.fill_null(table["found"], False)
+            if not self._shards.is_own:
+                wanted = set(table["key"].filter(found).to_pylist())
+                parts.append(pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_()))
+            else:
+                parts.append(_one_chunk(found))
+        return pa.concat_arrays(parts)
+
+    def keys(self) -> pa.ChunkedArray:
+        """The key of each sample of the dataset. Raises DamagedShard."""
+        chunks = [chunk for part in self.each_keys() for chunk in part.chunks]
+        return pa.chunked_array(chunks, None if chunks else pa.string())
+
+    def each_keys(self) -> Iterator[pa.ChunkedArray]:
+        """The same, of some shards at a time."""
+        if self._schema is None or not self._shards.is_own:
+            for numbers in self._groups():
+                yield pa.chunked_array([pa.array(self._keys_in_data(numbers), pa.string())])
+        else:
+            yield from self.each_column("key")
+
+    def each_column(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """The values of a column, of some shards at a time. Raises DamagedShard."""
+        return (table[name] for _, table in self._tables({name: pc.field(name)}))
+
+    def _keys_in_data(self, shards: range) -> Iterator[str]:
+        for shard in shards:
+            yield from self._opened.keys(shard)
+
+    def _groups(self) -> Iterator[range]:
+        """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
+        for start in range(0, len(self._shards), _SHARDS_AT_ONCE):
+            yield range(start, min(start + _SHARDS_AT_ONCE, len(self._shards)))
+
+    def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
+        for numbers in self._groups():
+            some = self._shards if len(numbers) == len(self._shards) else self._shards.part(numbers)
+            yield numbers, Rows(some, self._schema, self._opened)._read(columns)
+
+    def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
+        """Of all of its shards, which are few."""
+        shards = self._shards
+        dataset = dataset_of(shards, self._schema)
+        try:
+            table = dataset.to_table(columns=columns, filter=_IS_STORED)
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            self._look_for_damage()
+            if match := re.match(r"No match for FieldRef\.Name\((.*?)\) in ", str(error)):
+                raise MissingColumns([match[1]], list(dataset.schema.names), "where") from error
+            raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
+        except (pa.ArrowException, OSError) as error:
+            if shards.folder.is_local or is_permanent(error):
+                self._look_for_damage()
+            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {access_text(error)}") from error
+        if table.num_rows != shards.total:
+            self._look_for_damage()
+        return table
+
+    def _look_for_damage(self) -> None:
+        """Raises DamagedShard for the first shard whose metadata cannot be read, or have another number of samples."""
+        for shard, table in enumerate(self._shards.tables):
+            with translated(self._shards, shard), self._shards.folder.open(table) as file:
+                with pq.ParquetFile(file, **THRIFTY) as parquet:
+                    statuses = parquet.read(["status"])["status"]
+                found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
+                if found != wanted:
+                    raise DamagedShard(f"{table} has {found:,} samples, its statistics say {wanted:,}")
+
+
+def _in_plain_words(text: str) -> str:
+    """Arrow names one of its functions where an operator does not take the types of its operands."""
+    match = re.match(r"Function '\w+' has no kernel matching input types \((.*)\)", text)
+    types = re.sub(r",(?![^<]*>)", " and", match[1]) if match else ""
+    return f"values of these types cannot be compared or combined: {types}" if match else text
+
+
+def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:
+    """These columns of the rows of a shard that have samples, as far as there are any. Raises DamagedShard."""
+    shards = shards.in_this_process()
+    table = shards.tables[shard]
+    with translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
+        wanted = [name for name in columns if name in parquet.schema_arrow.names]
+        found = parquet.read(["status", *wanted])
+        return found.filter(pc.equal(found["status"], SUCCESS)).select(wanted)
+
+
+@contextmanager
+def translated(shards: ShardSet, shard: int) -> Iterator[None]:
+    """Raises DamagedShard, which names the shard, for what goes wrong with its metadata inside of the block."""
+    try:
+        yield
+    except (DamagedShard, UsageError):
+        raise
+    except Exception as error:  # of Arrow, or any file system
+        raise DamagedShard(f"metadata of {shards.describe(shard)}: {access_text(error)}") from error
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,288 @@
+"""The finished shards of a dataset as `load` opens it: how many samples each has, and where its files lie."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import accumulate, compress
+
+import orjson
+
+from any2ds.config.hashes import recorded_hash_columns
+from any2ds.core import layout
+from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
+from any2ds.core.stats import Stats
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import NamesInOrder, ShardFiles
+from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shards import ShardEntry, ShardTable
+from any2ds.loading.files import mark_of
+from any2ds.loading.remote import StoredFile, StoreReader
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.opening import open_folder
+from any2ds.storage.reading import version_of
+from any2ds.storage.stores import Stores, protocols
+
+_ALL = 1 << 62
+_TAR, _INDEX = ".tar", ".tar.idx"
+_LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions as what they say of one file
+_KIND_OF_WIDS = "wids-shard-index"
+_STATS_AT_ONCE = 10_000
+_LARGEST_INDEX = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSet:
+    """The finished shards of one dataset, in order; those without a sample are left out. Small, and can be pickled.
+
+    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata. How
+    many samples each has is known where an index of `wids` says it; else `starts` are all 0.
+    """
+
+    folder: OutputFolder
+    output_format: str
+    is_own: bool  # made by any2ds: keys begin with that of the row, and data are in the order of the metadata
+    names: Sequence[str]  # data files
+    tables: Sequence[str]  # metadata of each; "" where there are none
+    starts: array[int] = field(repr=False)  # number of the first sample of each shard, and at last that of all samples
+    data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
+    data_column: str | None = None  # what record formats call the file; None: as its extension
+    members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
+    shard_ids: Sequence[int] = ()  # number of each shard; none for other tools' tar files
+    hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
+    versions: Sequence[str] = ()  # of the data files in a store, as the list of the folder has them; () if unknown
+    has_indexes: bool = True  # False if it is known that there are no indexes beside the data
+    marks: Sequence[int] = field(default=(), repr=False)  # of data files on `machine`, see `mark_of`; () if unknown
+    machine: str = ""  # whose files they are: another one may have copies, written at another time
+    file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
+    # those of other tools' tar files are taken as a whole, and 0 is unknown
+    further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
+    retries: tuple[range, ...] = ()  # numbers of shards whose samples have the keys of earlier shards
+
+    @classmethod
+    def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
+        """Raises OutputError for a folder that holds no dataset or no finished shard, DamagedShard where files are
+        missing or have another size than they should have."""
+        opened = look(url, stores)
+        if isinstance(opened, ShardSet):
+            return opened
+        if not opened.dataset.finished:
+            raise OutputError(f"{redacted(url)!r} has no finished shard")
+        if opened.writer.extension is None:
+            raise OutputError(f"{redacted(url)!r} stores no files: read its metadata with pyarrow or pandas")
+        dataset = opened.dataset
+        has_indexes = not dataset.is_img2dataset or not dataset.listing.ends.keys().isdisjoint(opened.writer.sidecars)
+        table = opened.table if opened.table is not None else _table_of_stats(dataset)
+        table = table.only(compress(table.ids, table.column("samples")))
+        shards = dataset.finished.only(table.ids)
+        marks = _check_presence(dataset, table)
+        return cls(
+            dataset.folder,
+            dataset.output_format or "",
+            not dataset.is_img2dataset,
+            NamesInOrder(shards, "data"),
+            NamesInOrder(shards, "metadata"),
+            array("Q", accumulate(table.column("samples"), initial=0)),
+            array("Q", table.column("data_bytes")),
+            str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
+            dataset.members.names if dataset.members is not None else (),
+            shards.ids,
+            () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
+            has_indexes=has_indexes,
+            marks=marks if len(marks) == len(shards) else (),
+            machine=platform.node(),
+            file_bytes=array("Q", table.column("bytes")),
+            further=_further(dataset),
+            retries=_retries(dataset),
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def in_this_process(self) -> ShardSet:
+        """Itself; after a fork, one with connections of its own, since those of the parent hang."""
+        return self if self.folder.pid == os.getpid() else replace(self, folder=copy(self.folder))
+
+    @property
+    def total(self) -> int:
+        """Number of samples."""
+        return self.starts[-1]
+
+    def samples(self, shard: int) -> int:
+        return self.starts[shard + 1] - self.starts[shard]
+
+    def digest_to(self, shard: int) -> bytes:
+        """A hash of how many samples, and how many bytes of files, this shard and those before it have.
+
+        It is the same wherever the dataset lies, in every format, and after shards were added behind it.
+        """
+        digest = sha256()
+        for column in (self.starts, self.file_bytes):
+            digest.update(column[: shard + 1].tobytes())
+        return digest.digest()
+
+    def key_start(self, shard: int) -> str:
+        """With what the keys of the samples of a shard begin; "" if that is unknown."""
+        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.retries)):
+            return ""
+        return self.names[shard].partition(".")[0]
+
+    def describe(self, shard: int) -> str:
+        """For messages."""
+        return f"shard {self.names[shard] or self.tables[shard]} of {redacted(self.folder.url)!r}"
+
+    def part(self, numbers: range) -> ShardSet:
+        """Some shards that follow each other as a dataset of their own."""
+        own, first = slice(numbers.start, numbers.stop), self.starts[numbers.start]
+        return replace(
+            self,
+            names=self.names[own],
+            tables=self.tables[own],
+            starts=array("Q", (start - first for start in self.starts[numbers.start : numbers.stop + 1])),
+            data_bytes=self.data_bytes[own],
+            shard_ids=self.shard_ids[own],
+            versions=self.versions[own],
+            marks=self.marks[own],
+            file_bytes=self.file_bytes[own],
+        )
+
+
+def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
+    """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""
+    try:
+        opened = ShardSample.of(url, stores, most=_ALL)
+    except Unreachable:
+        raise
+    except OutputError as error:
+        if (foreign := _tars(url, stores)) is not None:
+            return foreign
+        above, _, last = url.rstrip("/").rpartition("/")
+        if above and re.search(r"[{*]|\.\w+$|^\d+$", last):  # as the end of a run shows it
+            raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
+        raise
+    is_unknown = not opened.dataset.finished and opened.dataset.run is None
+    return (is_unknown and _tars(url, stores)) or opened
+
+
+def _further(dataset: Dataset) -> tuple[str, ...]:
+    """Those of `ShardSet.further`."""
+    exts = dataset.run.further if dataset.run is not None else ()
+    if dataset.members is None:
+        return exts
+    return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
+
+
+def _retries(dataset: Dataset) -> tuple[range, ...]:
+    segments = dataset.run.segments if dataset.run is not None else ()
+    return tuple(range(each.first_shard, each.end or 0) for each in segments if each.kind == "retry")
+
+
+def _table_of_stats(dataset: Dataset) -> ShardTable:
+    """Where there is no list of shards. Raises DamagedShard."""
+    entries = []
+    for files, stats in _stats(dataset):
+        if isinstance(stats, Exception):
+            raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
+        listed_size = files.sizes.get(files.data or "", 0)  # which the statistics of img2dataset do not have
+        entries.append(ShardEntry.of_stats(files.shard_id, stats, listed_size))
+    return ShardTable.of(entries)
+
+
+def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
+    """Of all finished shards. From a store, libcurl reads them with a tenth of the time of fsspec.
+
+    Raises DamagedShard if one cannot be read.
+    """
+    if dataset.folder.is_local:
+        yield from dataset.stats(dataset.finished)
+        return
+    root, finished = dataset.folder.path.rstrip("/"), dataset.finished
+    for start in range(0, len(finished), _STATS_AT_ONCE):
+        some = finished[start : start + _STATS_AT_ONCE]
+        wanted = [(StoredFile(files.stats or "", f"{root}/{files.stats}", 0), None) for files in some]
+        for files, content in zip(some, StoreReader(dataset.folder).read(wanted), strict=True):
+            try:
+                yield files, Stats.parse(content)
+            except ValueError as error:
+                yield files, error
+
+
+def _check_presence(dataset: Dataset, table: ShardTable) -> array[int]:
+    """The marks of the data files of a local dataset, which are there, with the sizes in their statistics.
+
+    Raises DamagedShard, OutputError.
+    """
+    url = redacted(dataset.folder.url)
+    marks = array("q")
+    if not dataset.folder.is_local:
+        return marks
+    for files, size in zip(dataset.finished.only(table.ids), table.column("data_bytes"), strict=True):
+        name = files.data or layout.Layout(1, 1).shard_name(files.shard_id)
+        try:
+            there = os.stat(f"{dataset.folder.path}/{name}") if files.data is not None else None
+        except FileNotFoundError:
+            there = None
+        except OSError as error:
+            raise OutputError(f"shard {name} of {url!r} cannot be opened: {error_text(error)}") from error
+        if there is None:
+            raise DamagedShard(f"shard {name} of {url!r} is missing, though its statistics are there")
+        if size and there.st_size != size:
+            raise DamagedShard(f"shard {name} of {url!r} has {there.st_size:,} bytes, its statistics say {size:,}")
+        marks.append(mark_of(there))
+    return marks
+
+
+def _tars(url: str, stores: Stores | None) -> ShardSet | None:
+    """A folder of tar files without statistics of any tool; None if it is not one."""
+    folder = open_folder(url, stores=stores)
+    with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
+        listed = {str(info["name"]).rpartition("/")[2]: info for info in folder.listed() if info["type"] == "file"}
+        sizes = {name: int(info.get("size") or 0) for name, info in listed.items()}
+        names = sorted(name for name in sizes if name.endswith(_TAR))
+        if names == [folder.path.rpartition("/")[2]]:  # a file
+            return None
+        is_of_a_run = any(name.endswith("_stats.json") for name in sizes) or folder.exists(layout.STATE_FOLDER)
+        if names and not is_of_a_run:
+            counts = _counts_of_wids(folder, sizes)
+            found = [counts.get(name, 0) for name in names] if counts.keys() >= set(names) else [0] * len(names)
+            versions = [version_of(listed[name]) or "" for name in names]
+            return ShardSet(
+                folder,
+                "webdataset",
+                False,
+                tuple(names),
+                ("",) * len(names),
+                array("Q", accumulate(found, initial=0)),
+                array("Q", [sizes[name] for name in names]),
+                versions=tuple(versions) if _LISTS_VERSIONS & protocols(folder.fs) else (),
+                has_indexes=any(name.endswith(_INDEX) for name in sizes),
+                marks=_marks(folder, names) if folder.is_local else (),
+                machine=platform.node(),
+                file_bytes=array("Q", [sizes[name] for name in names]),
+            )
+    return None
+
+
+def _marks(folder: OutputFolder, names: Iterable[str]) -> array[int]:
+    return array("q", (mark_of(os.stat(f"{folder.path}/{name}")) for name in names))
+
+
+def _counts_of_wids(folder: OutputFolder, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Tar file -> samples, as the indexes of webdataset's `wids` say that lie among them."""
+    found: dict[str, int] = {}
+    for name, size in sizes.items():
+        if not name.endswith(".json") or size > _LARGEST_INDEX:
+            continue
+        with suppress(ValueError, KeyError, TypeError):  # a file of another kind
+            content = orjson.loads(folder.read(name) or b"")
+            if str(content["__kind__"]).startswith(_KIND_OF_WIDS):
+                for shard in content["shardlist"]:
+                    found[shard["url"].rpartition("/")[2]] = int(shard["nsamples"])
+    return found

@@ -1,0 +1,426 @@
+"""A dataset as a sequence of samples, which every training framework takes as it is."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property
+from hashlib import sha256
+from itertools import chain, pairwise
+from typing import Any, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.core.errors import UsageError, redacted, shard_count
+from any2ds.core.failures import SUCCESS
+from any2ds.dataset.recipe_file import RecipeFile
+from any2ds.loading import ahead, arrow, frameworks, huggingface, tf_data
+from any2ds.loading.ahead import Stored
+from any2ds.loading.libraries import imported
+from any2ds.loading.metadata import MetadataTables, Rows, dataset_of
+from any2ds.loading.opened import OpenShards
+from any2ds.loading.selection import Selection
+from any2ds.loading.shards import ShardSet
+from any2ds.loading.stream import Stream, StreamOptions, ranks
+from any2ds.writers.contract import Fields
+
+Sample = dict[str, Any]
+_READ_AT_ONCE = 64  # samples of an iteration
+_COLUMNS_SHOWN = 8
+_FINGERPRINT_BYTES = 7  # which every library saves as an integer
+_USUAL_BYTES = 100_000
+
+
+class Source(Sequence[Sample]):
+    """The samples of a dataset, in the order of its list: `len`, `[7]`, `[-1]`, `[100:200]`, `[[5, 1, 9]]`, iteration.
+
+    A sample is a dict of `key`, `data` (the file), `ext`, and the columns of the metadata. Reading raises DamagedShard,
+    which names shard and key. It can be pickled, used after a fork and by several threads; a slice is a list.
+    """
+
+    def __init__(self, shards: ShardSet, opened: OpenShards, selection: Selection, fields: Fields) -> None:
+        self._shards, self._opened, self._selection, self._fields = shards, opened, selection, fields
+        self._numbers = selection.numbers
+        self._starts = shards.starts
+
+    def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
+        return Source, (self._shards, self._opened, self._selection, self._fields)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, item: int) -> Sample: ...
+    @overload
+    def __getitem__(self, item: slice | Sequence[int]) -> list[Sample]: ...
+    def __getitem__(self, item: int | slice | Sequence[int]) -> Sample | list[Sample]:
+        if type(item) is not int:
+            if isinstance(item, slice):
+                return list(map(self.finished, self._many(self._numbers[item])))
+            if isinstance(item, Iterable) and not _is_scalar(item):
+                return self.__getitems__(_listed(item))
+            item = _index(item)
+        try:
+            number = self._numbers[item]
+        except IndexError:
+            raise self._no_sample(item) from None
+        shard = bisect_right(self._starts, number) - 1
+        return self._opened.get(shard, number - self._starts[shard])
+
+    def __getitems__(self, items: Sequence[int]) -> list[Sample]:
+        """Several samples, in this order; PyTorch's DataLoader and Hugging Face's datasets ask for batches by it."""
+        return list(map(self.finished, self.stored(items)))
+
+    _getitems = __getitems__  # Grain's name for it
+
+    def stored(self, items: Sequence[int]) -> list[Stored]:
+        """Several samples, in this order, as they lie in their shards: `finished` decodes each when it is given."""
+        numbers, count = self._numbers, len(self)
+        wanted = [_index(item) for item in items]
+        for each in wanted:
+            if not -count <= each < count:
+                raise self._no_sample(each)
+        return self._many([numbers[each] for each in wanted])
+
+    def finished(self, stored: Stored) -> Sample:
+        """A sample as it is given. Raises DamagedShard."""
+        return self._opened.finished(stored)
+
+    def _no_sample(self, number: int) -> IndexError:
+        return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
+
+    def __iter__(self) -> Iterator[Sample]:
+        numbers = self._numbers
+        if not self.is_local:
+            chunks = (numbers[first:stop] for first, stop in pairwise(self._chunk_starts()))
+            return map(self.finished, ahead.in_order(self._many, chunks))
+        starts = range(0, len(numbers), _READ_AT_ONCE)
+        parts = (self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
+        return map(self.finished, chain.from_iterable(parts))
+
+    def _chunk_starts(self) -> Iterator[int]:
+        """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
+        at, size, most = 0, 1, ahead.chunk_size(self.sample_bytes)
+        while at < len(self):
+            yield at
+            at, size = at + size, min(most, 2 * size)
+        yield len(self)
+
+    def __repr__(self) -> str:
+        """Size and columns; only the shard if it is a part of one, as in `shards`."""
+        folder, samples = (
+            repr(redacted(self._shards.folder.url)),
+            f"{len(self):,} sample{'' if len(self) == 1 else 's'}",
+        )
+        if (shard := self._only_shard()) is not None:
+            return f"<any2ds {folder}: {samples} of {self._shards.names[shard]}>"
+        names = list(self.features)
+        columns = ", ".join(names[:_COLUMNS_SHOWN])
+        if (more := len(names) - _COLUMNS_SHOWN) > 0:
+            columns += f" and {more} more column{'' if more == 1 else 's'}"
+        return f"<any2ds {folder}: {samples} in {shard_count(len(self._spanned()))} ({columns})>"
+
+    def _spanned(self) -> list[int]:
+        """The shards from which its samples are taken: the same after others were added to the dataset."""
+        spans = (span.numbers for span in self._selection.spans)
+        ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
+        return sorted({shard - 1 for first, last in ends for shard in range(first, last + 1)})
+
+    def _only_shard(self) -> int | None:
+        """The shard that has all its samples, of several."""
+        spans, starts = self._selection.spans, self._starts
+        if len(spans) != 1 or len(self._shards) == 1:
+            return None
+        span = spans[0].numbers
+        shard = bisect_right(starts, span[0]) - 1
+        return shard if span[-1] < starts[shard + 1] else None
+
+    @cached_property
+    def features(self) -> dict[str, pa.DataType]:
+        """Column -> Arrow type of what a sample has, as far as the dataset describes it: of further files those of a
+        recipe, those that steps declare, those that are columns (parquet, records), and those that `columns` name."""
+        own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
+        described = {field.name: field.type for field in (*(self._fields.schema or ()), *self._fields.further)}
+        members = dict.fromkeys(self._fields.members, pa.binary())
+        known, wanted = {**own, **members, **described}, self._fields.columns
+        if self._fields.features is not None:
+            return dict(self._fields.features.types(known, wanted))
+        return known if wanted is None else {name: known[name] for name in wanted if name in known}
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its samples, in order; read anew each time."""
+        keys, numbers = Rows(self._shards, self._fields.schema, self._opened).keys(), self._numbers
+        if isinstance(numbers, range):
+            return list(keys.slice(numbers.start, len(numbers)).to_pylist())
+        return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
+
+    @property
+    def metadata(self) -> MetadataTables:
+        """The rows of the stored samples of the dataset, those that meet `where`, as a dataset of pyarrow.
+
+        Nothing is read yet, and `to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
+        `metadata.filter(pc.field("key").isin(keys))`. Raises UsageError where there are no metadata.
+        """
+        if self._fields.schema is None:
+            raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
+        rows: MetadataTables = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
+        return rows if self._selection.where is None else rows.filter(self._selection.where)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number that differs for other samples: those of another split, condition or dataset.
+
+        Datasets differ by how many samples their shards have, up to the last one that is wanted, and how many bytes
+        these; those of img2dataset by samples alone. It is the same wherever the dataset lies, in every format, and
+        after shards were added; but a web server does not say the sizes of other tools' tar files when it lists them.
+        """
+        digest = sha256(self._selection.digest())
+        if len(self):
+            digest.update(self._shards.digest_to(bisect_right(self._starts, self._selection.last) - 1))
+        return int.from_bytes(digest.digest()[:_FINGERPRINT_BYTES], "big")
+
+    @property
+    def sample_bytes(self) -> int:
+        """About the size of a sample in its shard; a guess where the sizes of the shards are not known."""
+        known = sum(self._shards.data_bytes)
+        return known // max(1, self._shards.total) if known else _USUAL_BYTES
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the dataset lies on this machine."""
+        return self._shards.folder.is_local
+
+    def stream(
+        self,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int = 10_000,
+        batch_size: int | None = None,
+        even: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Stream:
+        """The samples as a stream, for a DataLoader of PyTorch or any loop: ranks and workers share them out.
+
+        With `shuffle`, blocks of neighbouring samples in an order of their own, shuffled within `window` samples; it
+        depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
+
+        batch_size: that of the DataLoader, whose batches are then the same with any number of workers (default: each
+            worker takes every n-th sample, which reads fewer ranges of a store)
+        even: "drop" leaves out, "pad" repeats as many samples as it takes for all ranks to have equally many batches
+            (default: each sample comes once, and some ranks may have one more)
+        rank, world_size: which process of how many (default: those of torch.distributed or torchrun, if there are)
+
+        Raises UsageError for values that are not possible.
+        """
+        if window < 1:
+            raise UsageError(f"window={window}: it takes at least one sample")
+        options = StreamOptions(seed, window if shuffle else 0, batch_size, even, *ranks(rank, world_size))
+        if "torch" not in sys.modules:
+            return Stream(self, options)
+        from any2ds.loading.torch_stream import TorchStream
+
+        return TorchStream(self, options)  # which a DataLoader knows for an IterableDataset
+
+    @cached_property
+    def shards(self) -> list[Source]:
+        """Its samples shard by shard, each a source of its own, to be interleaved."""
+        parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
+        return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
+
+    @property
+    def shard_names(self) -> list[str]:
+        """The data file of each of `shards`."""
+        return [self._shards.names[bisect_right(self._starts, part._numbers[0]) - 1] for part in self.shards]
+
+    def read_options(self, *, num_workers: int = 0, num_threads: int | None = None) -> Any:
+        """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
+
+        `num_workers` is that of `mp_prefetch` where that follows, each of whose processes reads with these options.
+        `num_threads` read ahead, and map; None: one for local files (none in a worker), up to 16 for a store. Without
+        any (0) a sample is read when it is taken, which takes the least CPU time where `map` does little.
+        """
+        return frameworks.grain_options(self.is_local, num_workers, num_threads)
+
+    def to_grain(self) -> Any:
+        """A `MapDataset` of Grain, as `MapDataset.source(ds)` is; a sample takes two thirds of the CPU time through it,
+        since Grain's counters of bytes and latency are left out."""
+        imported("grain", "to_grain")
+        from any2ds.loading.grain_parts import Samples
+
+        return Samples(self)
+
+    def checked(self, elements: Any) -> Any:
+        """An `IterDataset` of Grain, made of these samples, whose states are restored for the same samples alone.
+
+        It is the last step of a pipeline: `ds.checked(ds.to_grain().shuffle(seed=1).batch(8).to_iter_dataset())`.
+        Restoring raises UsageError after the dataset was extended, or with another `split` or `where`.
+        """
+        imported("grain", "checked")
+        from any2ds.loading.grain_parts import Checked
+
+        return Checked(elements, self)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that were asked for; None: all."""
+        return self._fields.columns
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its files are arrays and texts."""
+        return self._fields.decode
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The columns of the files of a sample, where it has several; else none."""
+        return self._fields.members
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Extensions of the files that steps have added to samples, as far as the dataset says."""
+        return self._shards.further
+
+    def channels_of(self, name: str) -> int:
+        """Of decoded images: of `data`, or of a member."""
+        features = self._fields.features
+        return 3 if features is None else features.channels.get(name, 3)
+
+    @property
+    def extensions(self) -> set[str]:
+        """Of its files, as far as the metadata have them; else that of the first file."""
+        return self.extensions_of("")
+
+    def extensions_of(self, member: str) -> set[str]:
+        """The same of one of several files of a sample."""
+        name = f"{member}_ext" if member else "ext"
+        if self._fields.schema is not None and name in self._fields.schema.names:
+            return set(self.metadata.to_table(columns=[name])[name].unique().drop_null().to_pylist())
+        first = self.undecoded(name)
+        return {first[0][name]} if len(first) else set()
+
+    @property
+    def recipe(self) -> RecipeFile | None:
+        """What the recipe that has made it says: `ds.recipe.features["label"].names`; None if none has."""
+        return None if self._fields.features is None else self._fields.features.recipe
+
+    @property
+    def as_stored(self) -> Source:
+        """The same samples with the columns of their shards in the place of a recipe's features."""
+        if self._fields.features is None:
+            return self
+        fields = replace(self._fields, columns=self._fields.features.stored(self._fields.columns), features=None)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+
+    def undecoded(self, *columns: str, with_features: bool = False) -> Source:
+        """The same samples with their files as bytes, and with these columns as well; a recipe's features as they are
+        stored, or by their names."""
+        own = self._fields.columns
+        wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
+        features = self._fields.features
+        if features is not None and wanted is not None and not with_features:
+            wanted = features.stored(wanted)
+        fields = replace(self._fields, columns=wanted, decode=False, features=features if with_features else None)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+
+    def to_tf(self, **stream: Any) -> Any:
+        """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
+
+        Samples come from a Python generator. See docs/tensorflow.md, also for TensorFlow's own reading of tfrecord.
+        """
+        return tf_data.dataset(self.as_stored, stream)
+
+    def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
+        """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
+        which does not. Images and sound are decoded by that library; those of a recipe have its features. `options`
+        are those of its `from_generator`."""
+        return huggingface.dataset(self, self._shards, streaming, options)
+
+    def to_webdataset(self, **stream: Any) -> Any:
+        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
+        return frameworks.webdataset(self, stream)
+
+    def to_arrow(self) -> pa.RecordBatchReader:
+        """The samples in record batches of `features`, read one after the other; files are bytes. The first file of a
+        recipe's samples has its own name, and is not there as `data` as well unless `columns` say so."""
+        return arrow.reader(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """As DuckDB, Polars, pandas and pyarrow take it."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_spark(self, session: Any) -> Any:
+        """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
+        return arrow.spark(self, session)
+
+    def _many(self, numbers: Sequence[int]) -> list[Stored]:
+        """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""
+        starts = self._starts
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        found: list[Stored] = [(0, {})] * len(numbers)
+        groups: list[tuple[int, list[int]]] = []  # shard, and numbers in it
+        place = 0
+        while place < len(order):
+            shard = bisect_right(starts, numbers[order[place]]) - 1
+            first, stop = starts[shard], starts[shard + 1]
+            own: list[int] = []
+            while place < len(order) and (number := numbers[order[place]]) < stop:
+                own.append(number - first)
+                place += 1
+            groups.append((shard, own))
+        places = iter(order)
+        for (shard, _), samples in zip(groups, self._read(groups), strict=True):
+            for sample in samples:
+                found[next(places)] = shard, sample
+        return found
+
+    def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[Sample]]:
+        if self.is_local:
+            return (self._opened.get_many(*group) for group in groups)
+        return self._opened.get_across(groups)
+
+
+def _is_scalar(item: Any) -> bool:
+    """Whether it is an array or tensor without a dimension, which has a method for iteration nevertheless."""
+    return getattr(item, "ndim", None) == 0
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    """Raises TypeError for masks, and for what is not meant as a list of numbers."""
+    if isinstance(items, (str, bytes, bytearray, Mapping)):
+        raise _not_a_number(items)
+    if _is_bool(getattr(items, "dtype", None)):
+        raise _a_mask()
+    return list(items)
+
+
+def _index(item: Any) -> int:
+    """Raises TypeError for what is no number."""
+    if type(item) is int:
+        return item
+    if isinstance(item, bool) or _is_bool(getattr(item, "dtype", None)):
+        raise _a_mask()
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise _not_a_number(item) from None
+
+
+@cache
+def _is_bool(dtype: Any) -> bool:
+    """Of numpy, PyTorch, pandas, JAX, TensorFlow …"""
+    return "bool" in str(dtype).lower()
+
+
+def _not_a_number(item: Any) -> TypeError:
+    return TypeError(f"samples are read by number, as in ds[7], not by {item!r}")
+
+
+def _a_mask() -> TypeError:
+    return TypeError("samples are read by number, not by True and False; those of a mask: ds[numpy.flatnonzero(mask)]")

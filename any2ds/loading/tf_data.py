@@ -1,0 +1,116 @@
+"""A source as a `tf.data.Dataset`, made by a Python generator.
+
+A sample is a dict of tensors, the same for every format, with the types that columns have in TFRecords:
+
+    text, bytes                     tf.string, a null is ""
+    integers, bool                  tf.int64 and tf.bool, a null is 0 and False
+    floats                          tf.float32, a null is NaN
+    lists of these                  tensors of one dimension, a null is empty
+    dates, decimals, nested values  tf.string, as JSON has them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from any2ds.core.errors import UsageError
+from any2ds.loading.libraries import imported, kind_of_files
+from any2ds.writers.formats._example import bytes_of, feature_kind
+
+if TYPE_CHECKING:
+    from any2ds.loading.source import Source
+
+_DEFAULTS: dict[str, Any] = {"bytes": b"", "int64": 0, "float": float("nan")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column as a tensor."""
+
+    kind: str  # of a list in tf.train.Feature: bytes, int64 or float
+    is_list: bool
+    is_bool: bool
+    to_bytes: Callable[[Any], bytes] | None  # for bytes: of a value of Python
+
+    @classmethod
+    def of(cls, type: pa.DataType) -> _Column:
+        found = feature_kind(type)
+        inner = type.value_type if found.is_list or pa.types.is_dictionary(type) else type
+        is_bool = pa.types.is_boolean(inner)
+        return cls(found.kind, found.is_list, is_bool, bytes_of(inner) if found.kind == "bytes" else None)
+
+    def dtype(self, tf: Any) -> Any:
+        return tf.bool if self.is_bool else {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[self.kind]
+
+    def spec(self, tf: Any) -> Any:
+        return tf.TensorSpec((None,) if self.is_list else (), self.dtype(tf))
+
+    @property
+    def null(self) -> Any:
+        return [] if self.is_list else _DEFAULTS[self.kind]
+
+    def value(self, value: Any) -> Any:
+        if value is None:
+            return self.null
+        if not self.is_list:
+            return value if self.to_bytes is None else self.to_bytes(value)
+        null = _DEFAULTS[self.kind]
+        return [null if each is None else each if self.to_bytes is None else self.to_bytes(each) for each in value]
+
+
+def dataset(source: Source, options: Mapping[str, Any]) -> Any:
+    """The samples of a source; `options` are those of its `stream`. Each iteration is the next epoch.
+
+    Raises UsageError without TensorFlow.
+    """
+    tf = imported("tensorflow", "to_tf")
+    columns = {name: _Column.of(type) for name, type in source.features.items()}
+    decoded: dict[str, Any] = {}
+    if source.is_decoded:
+        if "data" in columns:
+            decoded.update(_decoded_specs(tf, kind_of_files(source), channels=source.channels_of("data")))
+        for member in source.members:
+            if member in columns:
+                kind, channels = kind_of_files(source, member), source.channels_of(member)
+                decoded.update(_decoded_specs(tf, kind, member, f"{member}_rate", channels))
+    specs = {name: column.spec(tf) for name, column in columns.items()}
+    values = {name: column.value for name, column in columns.items() if name not in decoded}
+    size, epochs = len(source.stream(**options)), count()
+
+    def samples() -> Iterator[dict[str, Any]]:
+        epoch = source.stream(**options)
+        epoch.set_epoch(next(epochs))
+        for sample in epoch:
+            row = {name: value(sample.get(name)) for name, value in values.items()}
+            for name in decoded:
+                found = sample.get(name)
+                row[name] = _nothing(decoded[name]) if found is None else found
+            yield row
+
+    found = tf.data.Dataset.from_generator(samples, output_signature={**specs, **decoded})
+    return found.apply(tf.data.experimental.assert_cardinality(size))
+
+
+def _nothing(spec: Any) -> Any:
+    """Stands for a file that a sample does not have: no pixels, no sound, no text."""
+    import numpy as np
+
+    if not spec.shape.rank:
+        return "" if spec.dtype.name == "string" else 0
+    return np.zeros([size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
+
+
+def _decoded_specs(tf: Any, kind: str, name: str = "data", rate: str = "rate", channels: int = 3) -> dict[str, Any]:
+    """Of what `decode` makes of files of one kind, which are in the column `name`. Raises UsageError."""
+    if kind == "image":
+        return {name: tf.TensorSpec((None, None, channels), tf.uint8)}
+    if kind == "audio":
+        return {name: tf.TensorSpec((None, None), tf.float32), rate: tf.TensorSpec((), tf.int64)}
+    if kind == "text":
+        return {name: tf.TensorSpec((), tf.string)}
+    raise UsageError("to_tf: decode=True takes datasets of images, of sound or of text: load the others without it")

@@ -1,0 +1,186 @@
+"""The values at paths in nested columns, and the rows that the elements of a list make: in objects, as JSON and Python
+have them (`flat_objects`), and in columns of Parquet and Arrow (`flat_batches`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.readers.casts import decoded
+from any2ds.readers.paths import EACH, NUMBER, Path, Step, path_of
+
+
+def path_to_text(name: str, type: pa.DataType) -> str:
+    """The path to the first texts in a nested column, such as `images[].url`; empty if there are none."""
+    if pa.types.is_struct(type):
+        paths = (path_to_text(f"{name}.{field.name}", field.type) for field in _likely_first(type))
+        return next(filter(None, paths), "")
+    if _is_list(type):
+        return path_to_text(name + EACH, type.value_type) if EACH not in name else ""
+    return name if pa.types.is_string(type) or pa.types.is_large_string(type) else ""
+
+
+def _likely_first(type: pa.StructType) -> list[pa.Field]:
+    return sorted(type, key=lambda field: "url" not in field.name.lower())
+
+
+# --- objects ---
+
+
+def flat_objects(item: Mapping[str, Any], names: Collection[str], each: str | None) -> Iterator[Mapping[str, Any]]:
+    """The rows that an object stands for: with the values of the paths among `names` under these names.
+
+    With `each`, the path of a list, one for each of its elements that is not null, and one for a value that is no list.
+    """
+    paths = {name: path for name in names if name not in item and (path := path_of(name)).is_nested}
+    own = {name: value for name, path in paths.items() if path.element is None and (value := _at(item, path))[0]}
+    whole = {**item, **{name: value[1] for name, value in own.items()}}
+    if each is None:
+        yield whole
+        return
+    is_there, elements = _at(item, path_of(each))
+    if not is_there:
+        return
+    for number, element in enumerate(elements if isinstance(elements, (list, tuple)) else [elements]):
+        if element is None:
+            continue
+        row = {**whole, each + NUMBER: number}
+        for name, path in paths.items():
+            if path.element is not None and (found := _behind(element, path.element))[0]:
+                row[name] = found[1]
+        yield row
+
+
+def _at(item: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
+    return _behind(item.get(path.root), path.steps) if path.root in item else (False, None)
+
+
+def _behind(value: Any, steps: Sequence[Step]) -> tuple[bool, Any]:
+    """Whether there is a value behind some steps, and the value. What lies behind null is null."""
+    for step in steps:
+        if value is None:
+            return True, None
+        if isinstance(step, str):
+            if not isinstance(value, Mapping) or step not in value:
+                return False, None
+            value = value[step]
+        elif isinstance(value, (list, tuple)):
+            value = value[step] if step < len(value) else None
+        else:
+            return False, None
+    return True, value
+
+
+# --- columns ---
+
+
+def names_with_paths(schema: pa.Schema, names: Iterable[str]) -> list[str]:
+    """The columns of a schema, and those of `names` that are paths to values in it."""
+    existing = list(schema.names)
+    return existing + [name for name in names if name not in existing and _type_at(schema, path_of(name)) is not None]
+
+
+def roots(names: Iterable[str], existing: Collection[str]) -> list[str]:
+    """The columns that have to be read for `names`."""
+    found = (name if name in existing else path_of(name.removesuffix(NUMBER)).root for name in names)
+    return list(dict.fromkeys(found))
+
+
+def flat_batches(
+    batches: Iterable[pa.RecordBatch], names: Sequence[str], each: str | None, most_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """`batches` with the columns `names`, of which some are paths; with `each` as in `flat_objects`.
+
+    What many elements repeat makes several batches, of about `most_bytes`.
+    """
+    for batch in batches:
+        if each is None:
+            yield _selected(batch, names)
+            continue
+        for part in _by_element(batch, names, each, most_bytes):
+            yield _selected(part, names)
+
+
+_ELEMENT = "any2ds.element"
+
+
+def _selected(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    arrays = []
+    for name in names:
+        path = path_of(name)
+        if name in batch.schema.names:
+            arrays.append(batch[name])
+        elif path.element is not None:
+            arrays.append(_value_at(batch[_ELEMENT], path.element))
+        else:
+            arrays.append(_value_at(batch[path.root], path.steps))
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _by_element(batch: pa.RecordBatch, names: Sequence[str], each: str, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    path, number = path_of(each), each + NUMBER
+    lists = _as_list(_value_at(batch[path.root], path.steps))
+    elements, rows, (starts, _) = pc.list_flatten(lists), pc.list_parent_indices(lists), _extents(lists)
+    places = pc.indices_nonzero(elements.is_valid()).cast(pa.int64())
+    repeated = batch.select(roots((name for name in names if EACH not in name and name != number), batch.schema.names))
+    size = max(1, int(most_bytes * batch.num_rows / max(1, repeated.nbytes)))
+    for start in range(0, len(places), size):
+        own = places.slice(start, size)
+        parents = rows.take(own)
+        numbers = pc.subtract(own, starts.take(parents))
+        part = pa.RecordBatch.from_arrays([elements.take(own), numbers], names=[_ELEMENT, number])
+        for name, column in zip(repeated.schema.names, repeated.columns, strict=True):
+            part = part.append_column(name, column.take(parents))
+        yield part
+
+
+def _value_at(array: pa.Array, steps: Sequence[Step]) -> pa.Array:
+    for step in steps:
+        array = decoded(array)
+        if isinstance(step, str):
+            array = pc.struct_field(array, step)
+        else:
+            lists = _as_list(array)
+            starts, lengths = _extents(lists)
+            array = pc.list_flatten(lists).take(pc.if_else(pc.greater(lengths, step), pc.add(starts, step), None))
+    return decoded(array)
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    return array.cast(pa.list_(array.type.value_field)) if pa.types.is_fixed_size_list(array.type) else array
+
+
+def _extents(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Where the elements of each list begin among all elements, and how many it has."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+    return pc.subtract(pc.cumulative_sum(lengths), lengths), lengths
+
+
+def _type_at(schema: pa.Schema, path: Path) -> pa.DataType | None:
+    """The type of the value at a path; None if there is none."""
+    if path.root.endswith(NUMBER):
+        return pa.int64()
+    if path.root not in schema.names:
+        return None
+    type = _type_behind(schema.field(path.root).type, path.steps)
+    if path.element is None or type is None:
+        return type
+    return _type_behind(type.value_type, path.element) if _is_list(type) else None
+
+
+def _type_behind(type: pa.DataType, steps: Sequence[Step]) -> pa.DataType | None:
+    for step in steps:
+        if isinstance(step, str) and pa.types.is_struct(type) and type.get_field_index(step) >= 0:
+            type = type.field(step).type
+        elif isinstance(step, int) and _is_list(type):
+            type = type.value_type
+        else:
+            return None
+    return type
+
+
+def _is_list(type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type))

@@ -1,0 +1,164 @@
+"""Predictions and advice, from lists and samples that are made up: times can be worked out by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from any2ds.config.options import Config
+from any2ds.core.histogram import Histogram
+from any2ds.core.reports import ProcessCost, RobotsCost
+from any2ds.estimate.advice import advise
+from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
+from any2ds.estimate.model import Model, tail, weights_of, wilson
+from any2ds.estimate.prices import Prices
+
+PRICES = Prices.read(None)
+FAST_LINE = 10**10
+
+
+def sampled(host: str, code: str = "success", size: int = 20_000, attempts: int = 1) -> SampledRow:
+    return SampledRow(code, (Transfer(host, code, size if code == "success" else 0, attempts),))
+
+
+SEEN = [sampled(f"o{number % 50}") for number in range(300)]
+
+
+def model(
+    rows_of_hosts: Mapping[str, int],
+    rows: Sequence[SampledRow] = SEEN,
+    seconds: float = 0.4,
+    delays: Mapping[str, float] | None = None,
+    cpu: float = 1e-4,
+    duplicates: float = 0.0,
+    **options: Any,
+) -> Model:
+    """Of a list with so many rows on these hosts, of which each answers after `seconds`."""
+    total = sum(rows_of_hosts.values())
+    largest = dict(sorted(rows_of_hosts.items(), key=lambda item: -item[1]))
+    empty = pa.table({"url": pa.array([], pa.string())})
+    survey = Survey(total, True, total, 0, largest, total, duplicates, 1, "", empty)
+    good = sum(row.code == "success" for row in rows)
+    sample = Sample(
+        "sample",
+        rows,
+        stored_size=20_000,
+        latencies=Histogram.of([seconds] * good),
+        sizes=Histogram.of(row.transfers[0].size for row in rows),
+        received=20_000,
+        cost=ProcessCost(cpu, cpu, 100_000_000, 20_000),
+        robots=RobotsCost(delays=delays or {}),
+    )
+    return Model(Config.from_options({"url_list": "-", "robots": "ignore", **options}), survey, sample)
+
+
+def seconds(of: Model, machines: int = 1, bandwidth: int = FAST_LINE) -> float:
+    """Without the start."""
+    return of.predict(machines, bandwidth, PRICES).seconds.value - of.sample.start_up
+
+
+def advice(of: Model, machines: Sequence[int] = (1,)) -> dict[str, str]:
+    found = advise(of, [of.predict(count, FAST_LINE, PRICES) for count in machines])
+    return {each.option: f"{each.value}: {each.reason}" for each in found}
+
+
+MANY = {f"o{number}": 100 for number in range(100)}  # hosts
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "limit"),
+    [
+        ({"thread_count": 50}, 10_000 * 0.4 / 50, "latency"),
+        ({"max_per_host": 2, "hosts": {"o1": {"max_per_host": 1}}}, 100 * 0.4, "hosts"),
+        ({"host_delay": 1}, 100, "hosts"),
+        ({"cpu": 0.01, "processes_count": 1}, 10_000 * 0.01, "cpu"),
+        ({"delays": {"o7": 10.0}}, 100 * 10, "hosts"),
+    ],
+    ids=["transfers", "a host", "a delay", "the processor", "robots.txt"],
+)
+def test_the_time_is_that_of_the_narrowest_place(options: dict[str, Any], expected: float, limit: str) -> None:
+    found = model(MANY, **options)
+    assert seconds(found) == pytest.approx(expected, rel=0.1)
+    assert found.predict(1, FAST_LINE, PRICES).limit == limit
+
+
+def test_a_line_is_the_limit_and_machines_have_one_each() -> None:
+    found = model(MANY, number_sample_per_shard=100, thread_count=1000)
+    assert seconds(found, bandwidth=16_000_000) == pytest.approx(10_000 * 20_000 * 8 / 16e6, rel=0.1)
+    assert seconds(found, 4, bandwidth=16_000_000) == pytest.approx(25, rel=0.1)
+    assert found.predict(1, 16_000_000, PRICES).limit == "bandwidth"
+
+
+def test_silent_rows_take_their_timeout_and_hosts_that_are_down_a_few() -> None:
+    hanging = [*SEEN[:285], *(sampled(f"o{number}", "timeout_total") for number in range(15))]
+    work = 10_000 * (0.95 * 0.4 + 0.05 * 5)
+    assert seconds(model(MANY, hanging, thread_count=50, timeout=5)) == pytest.approx(work / 50, rel=0.1)
+    down = [*SEEN[:240], *(sampled(f"o{number % 10 + 50}", "timeout_total") for number in range(60))]
+    down = [row for row in down if row.code == "success" or row.host not in {each.host for each in SEEN}]
+    work = 10_000 * (0.8 * 0.4 + 0.2 * 5 * 4 / 100)
+    assert seconds(model(MANY, down, thread_count=50, timeout=5)) == pytest.approx(work / 50, rel=0.1)
+
+
+def test_attempts_that_were_repeated_take_time() -> None:
+    twice = [replace(row, transfers=(replace(row.transfers[0], attempts=2),)) for row in SEEN]
+    assert seconds(model(MANY, twice, thread_count=50)) == pytest.approx(160, rel=0.1)
+
+
+def test_the_last_transfers_end_after_the_others() -> None:
+    assert tail([(1000, 1.0)], 10_000) == pytest.approx(0.5, rel=0.01)
+    assert tail([(100, 1.0), (1, 50.0)], 10) > 5
+    assert tail([], 10) == 0
+
+
+def test_rows_that_steps_refuse_are_not_stored() -> None:
+    found = model(MANY, [*SEEN[:240], *(sampled(f"o{number}", "not_decodable") for number in range(60))])
+    assert found.stored.value == 8000
+    assert found.stored.low < 8000 < found.stored.high
+    assert found.shares == {"success": 0.8, "not_decodable": 0.2}
+
+
+def test_few_rows_of_a_large_host_stand_for_all_of_them() -> None:
+    rows = [*(sampled("big", "http_404") for _ in range(40)), *(sampled(f"o{number}") for number in range(60))]
+    hosts = {"big": 9000, **{f"o{number}": 10 for number in range(100)}}
+    weights = weights_of(rows, hosts, 10_000)
+    assert sum(weights[:40]) == pytest.approx(90)
+    assert sum(weights) == pytest.approx(100)
+    assert model(hosts, rows).success.value == pytest.approx(0.1)
+
+
+def test_wilson_holds_near_the_ends() -> None:
+    assert wilson(0.0, 100).low == 0 < wilson(0.0, 100).high < 0.05
+    assert wilson(1.0, 0).low == 0
+    assert wilson(0.5, 10).high - wilson(0.5, 10).low > 0.5 > wilson(0.5, 100).high - wilson(0.5, 100).low
+
+
+def test_duplicates_are_fetched_once_with_dedupe() -> None:
+    urls = {dedupe: model(MANY, duplicates=0.5, dedupe=dedupe).urls for dedupe in ("none", "shard", "run")}
+    assert urls == {"none": 10_000, "shard": 5000, "run": 5000}  # all are in one shard
+    assert model(MANY, duplicates=0.5, dedupe="run").stored.value == 5000
+    assert "dedupe" in advice(model(MANY, duplicates=0.5, number_sample_per_shard=1000))
+
+
+def test_a_host_with_a_hundredth_of_a_large_list_is_named() -> None:
+    found = model({"big.example": 4_000_000, **{f"o{number}": 396_000 for number in range(1000)}})
+    reason = advice(found, (1, 64))["max_per_host"]
+    assert reason.startswith("32: big.example holds 1.0% of the rows; at 32 transfers at once it needs 13:5")
+    assert "64 machines as predicted ask the largest host" in reason
+    assert "max_per_host" not in advice(model(MANY))
+
+
+@pytest.mark.parametrize("rows_of_shard", [10_000, 100_000])
+def test_billions_of_rows_make_no_more_than_100_000_shards(rows_of_shard: int) -> None:
+    """As docs/scale.md has it, even if shards have more than 2 GB then."""
+    found = model({f"o{number}": 5_000_000 for number in range(1000)}, number_sample_per_shard=rows_of_shard)
+    found.sample = replace(found.sample, stored_size=62_000)
+    assert advice(found, (64,))["number_sample_per_shard"].startswith("50000: ")
+
+
+def test_failures_that_may_pass_are_worth_a_retry() -> None:
+    busy = [*SEEN[:270], *(sampled(f"o{number}", "http_503") for number in range(30))]
+    assert advice(model(MANY, busy))["retries"].startswith("1: 10.0% of the rows")
+    assert "retries" not in advice(model(MANY, busy, retries=1))
+    assert "retries" not in advice(model(MANY))

@@ -133,7 +133,7 @@ class DistributorContract:
 
     def teardown_method(self) -> None:
         for folder in self._folder:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # a machine may be just ending what was cancelled
 
     def make_distributor(self) -> Distributor:
         raise NotImplementedError

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from dask.distributed import Client, LocalCluster, wait
+from dask.distributed import Client, LocalCluster
 
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import UsageError
@@ -56,8 +56,9 @@ class DaskEngine:
         # `pure=False`: a task is called again although one like it was called before.
         futures = [self._client.submit(Task.__call__, task, pure=False, retries=3) for task in tasks]
         self._futures += futures
-        wait(futures)  # `gather` would raise before the others have ended
-        self._client.gather(futures)
+        errors = [future.exception() for future in futures]  # which waits; `gather` would raise before all have ended
+        if error := next(filter(None, errors), None):
+            raise error
 
     def cancel(self) -> None:
         self._client.cancel(self._futures)

@@ -80,7 +80,7 @@ class TestRay(ProcessDistributorContract):
         assert set(where.values()) == {HEAD, SECOND}
 
     def test_workers_for_which_there_is_no_room_are_no_failure(self) -> None:
-        events = list(distributor(processes_count=5).map(ScriptedWorker(), jobs_of(30)))
+        events = list(self.map(distributor(processes_count=5), ScriptedWorker(), jobs_of(30)))
         assert len(reports(events)) == 30
 
     def test_a_process_of_ray_that_dies_costs_nothing(self, ours: RayCluster) -> None:

@@ -131,7 +131,10 @@ class Routes:
             try:
                 from any2ds.fetch.engines.curl import CurlTransport
             except ImportError as error:  # such as in a process that has loaded TensorFlow, whose TLS is another one
-                raise UnfitWorker(f"libcurl cannot be loaded in this process: {error_text(error)}") from error
+                raise UnfitWorker(
+                    f"libcurl cannot be loaded in this process ({error_text(error)}): leave out --distributor=inline,"
+                    " or import pycurl before TensorFlow"
+                ) from error
 
             engine = CurlTransport(self._profiles, options, buffer, self._robots)
         else:

@@ -162,7 +162,7 @@ def test_a_dataset_of_failures_is_opened(listed: Made, tmp_path: Path, monkeypat
 
 
 def test_what_was_written_to_a_store_is_read_once_it_is_copied(listed: Made, tmp_path: Path) -> None:
-    options = {"output_format": "tfrecord", "number_sample_per_shard": SHARD, "quiet": True}
+    options = {"output_format": "tfrecord", "number_sample_per_shard": SHARD, "quiet": True, "distributor": "inline"}
     download(url_list=listed().rows, output_folder="memory://bucket/my-birds", robots="ignore", **options)
     fsspec.filesystem("memory").get("/bucket/my-birds/", f"{tmp_path}/copy/", recursive=True)
     builder = opened(str(tmp_path / "copy"))

@@ -34,8 +34,8 @@ from any2ds.dataset.verify.report import VerifyReport as VerifyReport
 from any2ds.describe.card.card import Card as Card
 from any2ds.describe.summary import Summary as Summary
 from any2ds.estimate.result import Estimate as Estimate
-from any2ds.loading.load import load as load
-from any2ds.loading.splits import split as split
+from any2ds.load.load import load as load
+from any2ds.load.splits import split as split
 from any2ds.recipes.info import Info as Info
 from any2ds.recipes.recipe import Recipe as Recipe
 from any2ds.recipes.recipe import RecipeConfig as RecipeConfig

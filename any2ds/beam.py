@@ -9,7 +9,7 @@ from typing import Any
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, redacted
 from any2ds.dataset.places import default_data_dir, is_name
-from any2ds.loading.load import load
+from any2ds.load.load import load
 
 _Transform: Any = object
 _DoFn: Any = object

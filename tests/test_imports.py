@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "any2ds"
 LAYERS = (
-    "core < config < storage < readers fetch transforms writers distributors < dataset worker < loading < describe"
+    "core < config < storage < readers fetch transforms writers distributors < dataset worker < load < describe"
     " < run beam < estimate recipes < cli < __main__"
 )
 LAYER_OF = {room: floor for floor, rooms in enumerate(LAYERS.split(" < ")) for room in rooms.split()}
@@ -82,7 +82,7 @@ def test_no_arrow_value_becomes_one_of_numpy_or_pandas() -> None:
     """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then. `ds.metadata` has one for
     programs of users alone."""
     for module, path in FILES.items():
-        if module == "any2ds.loading.metadata":
+        if module == "any2ds.load.metadata":
             continue
         named = {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
         assert not {"to_numpy", "to_pandas"} & named, module

@@ -68,7 +68,7 @@ def stub() -> str:
     functions = [getattr(any2ds, name) for name in COMMANDS if name in any2ds.__all__]
     kinds = {getattr(sys.modules[function.run.__module__], _returned(function)) for function in functions}
     own = sorted(f"from {kind.__module__} import {kind.__name__} as {kind.__name__}" for kind in kinds - {RunReport})
-    own += ["from any2ds.loading.load import load as load"]
+    own += ["from any2ds.load.load import load as load"]
     own += ["from any2ds.dataset.features import Sequence_ as Sequence", *map(_import_of, _CLASSES)]
     own = sorted(own)
     head = _HEAD.format(doc=any2ds.__doc__, imports="\n".join(own), names=sorted(any2ds.__all__))

@@ -55,7 +55,7 @@ from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
 from any2ds.dataset.run_file import begin_segment, read_manifest
 from any2ds.dataset.shard_list_file import rebuild
 from any2ds.distributors._contract import Worker
-from any2ds.loading.files import cache_folder
+from any2ds.load.files import cache_folder
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
 from any2ds.recipes.info import Info

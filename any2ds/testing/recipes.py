@@ -25,7 +25,7 @@ from any2ds.config.recipes import BUILD_GROUPS
 from any2ds.core.errors import UsageError
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.loading.source import Source
+from any2ds.load.source import Source
 from any2ds.recipes.build import RecipeBuild
 from any2ds.recipes.downloads import CHECKSUMS, Checksums
 from any2ds.recipes.recipe import Recipe

@@ -101,7 +101,7 @@ class Fields:
     members: tuple[str, ...] = ()  # columns of the files of a sample that has several, see `core.members`
     further: tuple[pa.Field, ...] = ()  # further files that the schema does not have, as far as they are known
     decode: bool = False  # whether files become arrays and texts, which is not for `indexed` to do
-    features: Any = None  # of the recipe that has made the dataset (`loading.features`); not for `indexed` either
+    features: Any = None  # of the recipe that has made the dataset (`load.features`); not for `indexed` either
     hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, which is not for it either
 
 

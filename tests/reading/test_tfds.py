@@ -13,7 +13,7 @@ from PIL import Image
 
 import any2ds
 from any2ds.core.errors import UsageError
-from any2ds.loading import splits
+from any2ds.load import splits
 
 SIDE = 32  # pixels, of the pictures in a list of images
 Made = Callable[..., Any]

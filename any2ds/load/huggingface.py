@@ -22,15 +22,15 @@ from any2ds.dataset.features import (
     Tensor,
     Video,
 )
-from any2ds.loading.decode import MODES
-from any2ds.loading.libraries import imported, kind_of_files
-from any2ds.loading.metadata import dataset_of
-from any2ds.loading.shards import ShardSet
+from any2ds.load.decode import MODES
+from any2ds.load.libraries import imported, kind_of_files
+from any2ds.load.metadata import dataset_of
+from any2ds.load.shards import ShardSet
 from any2ds.storage.reading import version_of
 from any2ds.writers.formats._huggingface import STORAGE
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
+    from any2ds.load.source import Source
 
 _FEATURES = {"image": "Image", "audio": "Audio"}
 _MOST_LABELS = 10_000

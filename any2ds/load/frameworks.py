@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from any2ds.core.samples import CAPTION, METADATA, member_column
 from any2ds.core.tables import to_json
-from any2ds.loading.libraries import imported
+from any2ds.load.libraries import imported
 from any2ds.writers.formats._members import TEXT
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
-    from any2ds.loading.stream import Stream
+    from any2ds.load.source import Source
+    from any2ds.load.stream import Stream
 
 
 _CAPTION = "caption"

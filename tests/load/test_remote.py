@@ -25,7 +25,8 @@ from aiohttp import ClientTimeout
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, OutputError, UsageError
-from any2ds.loading.ranges import Ranges
+from any2ds.load import ranges, remote
+from any2ds.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
 from any2ds.storage.remote import RemoteFolder
 from any2ds.testing.server import serve
@@ -395,9 +396,9 @@ class TestRanges:
 
     def test_no_more_than_a_number_of_requests_at_once(self, stored: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of all threads of a process together; the bucket lets a request go when it has as many, or all."""
-        monkeypatch.setattr("any2ds.loading.ranges.AT_ONCE", 3)
-        monkeypatch.setattr("any2ds.loading.ranges._ranges", None)
-        monkeypatch.setattr("any2ds.loading.remote._GAP", 0)  # else neighbours are read with one request
+        monkeypatch.setattr(ranges, "AT_ONCE", 3)
+        monkeypatch.setattr(ranges, "_ranges", None)
+        monkeypatch.setattr(remote, "_GAP", 0)  # else neighbours are read with one request
         ds = any2ds.load(stored.url)
         ds[::SHARD]
         numbers, inside, most, came, changed = [0, 2, 4, 5, 7, 9, 10], 0, 0, 0, threading.Condition()

@@ -32,8 +32,10 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
-from any2ds.loading import splits
-from any2ds.loading.source import Source
+from any2ds.load import metadata as metadata_of_load
+from any2ds.load import opened as open_shards
+from any2ds.load import splits
+from any2ds.load.source import Source
 from any2ds.testing.server import Server, serve
 from any2ds.writers.formats import _tarindex
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
@@ -552,7 +554,7 @@ class TestWhere:
         """Also where the data are in another order, as those of img2dataset."""
         folder, asked = made("webdataset"), {"split": "hash[:50%]", "where": "label = 1"}
         wanted = [sample["key"] for sample in any2ds.load(folder, **asked)]
-        monkeypatch.setattr("any2ds.loading.metadata._SHARDS_AT_ONCE", 2)
+        monkeypatch.setattr(metadata_of_load, "_SHARDS_AT_ONCE", 2)
         ds = any2ds.load(folder, **asked)
         assert [sample["key"] for sample in ds] == ds.keys == wanted
         assert any2ds.load(folder).keys == KEYS
@@ -1164,7 +1166,7 @@ def test_a_library_that_is_not_installed_is_named(
 
 
 def test_no_more_than_a_number_of_shards_is_open(made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.loading.opened._MOST_OPEN", 2)
+    monkeypatch.setattr(open_shards, "_MOST_OPEN", 2)
     ds: Source = any2ds.load(made("webdataset"))
     assert [ds[n]["key"] for n in (0, 21, 9, 14, 0)] == [KEYS[n] for n in (0, 21, 9, 14, 0)]
 

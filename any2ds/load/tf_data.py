@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError
-from any2ds.loading.libraries import imported, kind_of_files
+from any2ds.load.libraries import imported, kind_of_files
 from any2ds.writers.formats._example import bytes_of, feature_kind
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
+    from any2ds.load.source import Source
 
 _DEFAULTS: dict[str, Any] = {"bytes": b"", "int64": 0, "float": float("nan")}
 

@@ -16,13 +16,13 @@ from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
-from any2ds.loading import hashes
-from any2ds.loading.ahead import Stored
-from any2ds.loading.copies import ShardCopies
-from any2ds.loading.decode import decoded
-from any2ds.loading.files import LocalShard, ShardOfFolder
-from any2ds.loading.remote import RangeTrouble, RemoteShard, StoreReader, read_together
-from any2ds.loading.shards import ShardSet
+from any2ds.load import hashes
+from any2ds.load.ahead import Stored
+from any2ds.load.copies import ShardCopies
+from any2ds.load.decode import decoded
+from any2ds.load.files import LocalShard, ShardOfFolder
+from any2ds.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
+from any2ds.load.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
 from any2ds.writers.formats._spans import SpanShard
 

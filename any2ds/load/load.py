@@ -32,15 +32,15 @@ from any2ds.core.samples import CAPTION, is_text_member, member_column, row_key
 from any2ds.dataset.features import KEY_COLUMN
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.loading import expressions, hashes, splits
-from any2ds.loading.copies import ShardCopies
-from any2ds.loading.features import RecipeFeatures
-from any2ds.loading.files import cache_folder
-from any2ds.loading.metadata import Rows, schema_of
-from any2ds.loading.opened import OpenShards
-from any2ds.loading.selection import Selection, Span
-from any2ds.loading.shards import ShardSet
-from any2ds.loading.source import Source
+from any2ds.load import expressions, hashes, splits
+from any2ds.load.copies import ShardCopies
+from any2ds.load.features import RecipeFeatures
+from any2ds.load.files import cache_folder
+from any2ds.load.metadata import Rows, schema_of
+from any2ds.load.opened import OpenShards
+from any2ds.load.selection import Selection, Span
+from any2ds.load.shards import ShardSet
+from any2ds.load.source import Source
 from any2ds.storage.patience import Patience
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields

@@ -10,7 +10,7 @@ import grain
 from any2ds.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Sample, Source
+    from any2ds.load.source import Sample, Source
 
 _OWN, _PARENT = "any2ds", "parent"  # in a state
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset
 
-from any2ds.loading.stream import SHARED, Stream, StreamOptions
+from any2ds.load.stream import SHARED, Stream, StreamOptions
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
+    from any2ds.load.source import Source
 
 
 class TorchStream(Stream, IterableDataset):  # type: ignore[misc]  # PyTorch is not there for the type checker

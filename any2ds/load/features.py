@@ -14,7 +14,7 @@ from any2ds.core.kinds import kind_of_ext
 from any2ds.core.samples import member_column
 from any2ds.dataset.features import Features, Optional, Scalar, Sequence_, Tensor
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.loading import decode
+from any2ds.load import decode
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from any2ds.core.errors import UsageError
 from any2ds.core.kinds import kind_of_ext
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
+    from any2ds.load.source import Source
 
 
 def imported(library: str, wanted: str) -> Any:

@@ -10,12 +10,12 @@ from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from any2ds.core.errors import UsageError
-from any2ds.loading import ahead
-from any2ds.loading.ahead import Stored
-from any2ds.loading.order import BLOCK, ConsumerState, Deal, EpochOrder, Left, merged, states_in
+from any2ds.load import ahead
+from any2ds.load.ahead import Stored
+from any2ds.load.order import BLOCK, ConsumerState, Deal, EpochOrder, Left, merged, states_in
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Source
+    from any2ds.load.source import Source
 
 _READ_AT_ONCE = 64  # samples
 _MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself

@@ -23,8 +23,8 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import NamesInOrder, ShardFiles
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.shards import ShardEntry, ShardTable
-from any2ds.loading.files import mark_of
-from any2ds.loading.remote import StoredFile, StoreReader
+from any2ds.load.files import mark_of
+from any2ds.load.remote import StoredFile, StoreReader
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.opening import open_folder
 from any2ds.storage.reading import version_of

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError, error_text
-from any2ds.loading.libraries import imported
+from any2ds.load.libraries import imported
 
 if TYPE_CHECKING:
-    from any2ds.loading.source import Sample, Source
+    from any2ds.load.source import Sample, Source
 
 _ROWS_AT_ONCE = 64
 _MOST_BYTES = 1 << 30  # of the files in a batch: a column of Arrow holds less than 2 GiB

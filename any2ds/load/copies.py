@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.core.errors import DamagedShard, access_text, error_text, is_full
-from any2ds.loading.files import LocalShard, ShardOfFolder
+from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
 from any2ds.storage.patience import persist
 from any2ds.storage.reading import version_of

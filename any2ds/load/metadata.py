@@ -16,13 +16,13 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from any2ds.core.errors import DamagedShard, MissingColumns, UsageError, access_text, error_text, redacted
 from any2ds.core.failures import SUCCESS
-from any2ds.loading.shards import ShardSet
+from any2ds.load.shards import ShardSet
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import is_permanent
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 if TYPE_CHECKING:
-    from any2ds.loading.opened import OpenShards
+    from any2ds.load.opened import OpenShards
 
 _SHARDS_AT_ONCE = 1000
 _IS_STORED = pc.field("status") == SUCCESS

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.loading import ahead, arrow, frameworks, huggingface, tf_data
-from any2ds.loading.ahead import Stored
-from any2ds.loading.libraries import imported
-from any2ds.loading.metadata import MetadataTables, Rows, dataset_of
-from any2ds.loading.opened import OpenShards
-from any2ds.loading.selection import Selection
-from any2ds.loading.shards import ShardSet
-from any2ds.loading.stream import Stream, StreamOptions, ranks
+from any2ds.load import ahead, arrow, frameworks, huggingface, tf_data
+from any2ds.load.ahead import Stored
+from any2ds.load.libraries import imported
+from any2ds.load.metadata import MetadataTables, Rows, dataset_of
+from any2ds.load.opened import OpenShards
+from any2ds.load.selection import Selection
+from any2ds.load.shards import ShardSet
+from any2ds.load.stream import Stream, StreamOptions, ranks
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
@@ -224,7 +224,7 @@ class Source(Sequence[Sample]):
         options = StreamOptions(seed, window if shuffle else 0, batch_size, even, *ranks(rank, world_size))
         if "torch" not in sys.modules:
             return Stream(self, options)
-        from any2ds.loading.torch_stream import TorchStream
+        from any2ds.load.torch_stream import TorchStream
 
         return TorchStream(self, options)  # which a DataLoader knows for an IterableDataset
 
@@ -252,7 +252,7 @@ class Source(Sequence[Sample]):
         """A `MapDataset` of Grain, as `MapDataset.source(ds)` is; a sample takes two thirds of the CPU time through it,
         since Grain's counters of bytes and latency are left out."""
         imported("grain", "to_grain")
-        from any2ds.loading.grain_parts import Samples
+        from any2ds.load.grain_parts import Samples
 
         return Samples(self)
 
@@ -263,7 +263,7 @@ class Source(Sequence[Sample]):
         Restoring raises UsageError after the dataset was extended, or with another `split` or `where`.
         """
         imported("grain", "checked")
-        from any2ds.loading.grain_parts import Checked
+        from any2ds.load.grain_parts import Checked
 
         return Checked(elements, self)
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import any2ds
 from any2ds.core.errors import UsageError
-from any2ds.loading.order import BLOCK, Deal, EpochOrder, Left, permuted
-from any2ds.loading.source import Source
+from any2ds.load.order import BLOCK, Deal, EpochOrder, Left, permuted
+from any2ds.load.source import Source
 from any2ds.testing.processes import LONG
 
 COUNT = 500
@@ -130,9 +130,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(ds: Source) -> None:
     assert sorted(second) == list(range(COUNT))
     assert second != first
     assert numbers(stream) == second
-    program = (
-        "from any2ds.loading.order import EpochOrder; print([EpochOrder(500, 1, 0, 10000)[n] for n in range(500)])"
-    )
+    program = "from any2ds.load.order import EpochOrder; print([EpochOrder(500, 1, 0, 10000)[n] for n in range(500)])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LONG)
     assert done.stdout.strip() == str(first)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard, access_text, error_text, redacted
-from any2ds.loading.copies import ShardCopies, version_of_shard
-from any2ds.loading.files import LocalShard, ShardOfFolder, joined, version_in_store
+from any2ds.load.copies import ShardCopies, version_of_shard
+from any2ds.load.files import LocalShard, ShardOfFolder, joined, version_in_store
 from any2ds.storage.addresses import Address, address_of
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import persist
 
 if TYPE_CHECKING:
-    from any2ds.loading.ranges import Answer, Range
+    from any2ds.load.ranges import Answer, Range
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def _has_libcurl() -> bool:
 def _fetched(ranges: list[Range]) -> list[Answer]:
     if not ranges:
         return []
-    from any2ds.loading.ranges import Ranges
+    from any2ds.load.ranges import Ranges
 
     return list(Ranges.of_this_process().fetch(ranges))
 
@@ -126,7 +126,7 @@ class StoreReader:
         for n in numbers:
             file, span = wanted[n]
             if (address := self._address(file)) is not None:
-                from any2ds.loading.ranges import Range
+                from any2ds.load.ranges import Range
 
                 by_address[n] = Range(address, *(span or (0, None)))
             else:

@@ -54,7 +54,8 @@ def wanted_columns(
             " save_additional_columns=caption:text"
         )
     wanted |= hash_cols
-    if (each := list_of(wanted["url"])) is not None:
+    each = None if wanted["url"] in existing else list_of(wanted["url"])
+    if each is not None:
         wanted[f"{each.replace('.', '_')}_index"] = each + NUMBER
     reserved |= wanted.keys()
     for given in _additional(options.save_additional_columns or (), existing, wanted):
@@ -63,12 +64,12 @@ def wanted_columns(
             source = name
             if wanted.get(name) == name:  # carried already
                 continue
-            if name in reserved:
+            while name in reserved or (name in wanted and given in existing):
                 name = RENAMED + name
-        if name in reserved or name in wanted:
+        if not name or name in reserved or name in wanted:
             raise OptionError(f"save_additional_columns: {given!r}: any2ds writes a column {name!r} itself, or another")
         wanted[name] = source
-    if lists := {list_of(source) for source in wanted.values()} - {each, None}:
+    if lists := {list_of(source) for source in wanted.values() if source not in existing} - {each, None}:
         raise OptionError(f"{lists.pop()}{EACH}: rows can be the elements of one list only, that of url_col")
     return wanted
 

@@ -40,6 +40,7 @@ from any2ds.storage.stores import Stores
 STDIN = "-"
 _PARTITION = re.compile(r"[A-Za-z_][\w.-]*=.*")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_LOOKED_AT = 1000  # objects whose keys are the names of columns
 _OPENED_AT_ONCE = 8  # files whose row groups are looked up
 
 Batches = Generator[pa.RecordBatch, None, None]
@@ -81,6 +82,7 @@ class File:
     extent: Extent = field(default_factory=Extent, compare=False)
     part: OpensPart | None = None  # that is read in place of all
     given: str = field(default="", compare=False)  # the file, folder or glob by which it was found
+    below: str = field(default="", compare=False)  # its path below that folder, or the folders without wildcards
     passed_over: tuple[str, ...] = field(default=(), compare=False)  # txt files in that folder that are not read
 
     @property
@@ -113,12 +115,21 @@ class File:
     @property
     def partitions(self) -> dict[str, str | None]:
         """The values that stand in the names of its folders, as Hive writes them: `lang=en/part-0.parquet`."""
-        found = [part.partition("=") for part in self.name.split("/")[:-1] if _PARTITION.fullmatch(part)]
+        folders = self.below.split("/")[:-1]
+        found = [part.partition("=") for part in folders if _PARTITION.fullmatch(part)]
         return {name: None if value == _NO_VALUE else unquote(value) for name, _, value in found}
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        try:
+            yield from self._batches(columns, columns, schema)
+        except MissingColumns as error:
+            if not self.partitions.keys() >= set(error.missing):
+                raise
+            others = tuple(name for name in columns.others if name not in error.missing)
+            yield from self._batches(columns, replace(columns, others=others), schema)
+
+    def _batches(self, columns: Columns, in_file: Columns, schema: pa.Schema | None) -> Batches:
         reader = self.reader()
-        in_file = self._without_partitions(columns)
         with ExitStack() as opened:
             source = self._open(opened, reader.seekable) if self.part is None else self.part.open()
             for batch in reader.batches(self.content(source, opened, reader.seekable), in_file, schema):
@@ -132,14 +143,14 @@ class File:
                     self.extent.bytes = source.tell()
                 yield self.with_partitions(batch, columns)
 
-    def _without_partitions(self, columns: Columns) -> Columns:
-        others = tuple(name for name in columns.others if name not in self.partitions)
-        return columns if others == columns.others else replace(columns, others=others)
-
     def with_partitions(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-        """The rows of the file with the wanted columns that its folders give."""
-        for name, value in self.partitions.items():
+        """The rows of the file with the wanted columns that its folders give, and the file has not."""
+        for name, value in self.partitions.items() if self.partitions else ():
             if name in columns.others:
+                if name in batch.schema.names:
+                    if batch[name].null_count < batch.num_rows:
+                        continue
+                    batch = batch.drop_columns([name])
                 batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
         return batch
 
@@ -151,7 +162,7 @@ class File:
     def row_groups(self, opened: ExitStack, columns: Columns, schema: pa.Schema | None) -> Any:
         """The reader's row groups; the file is closed with `opened`."""
         content = self.content(self._open(opened, True), opened, True)
-        return self.reader().row_groups(content, self._without_partitions(columns), schema)
+        return self.reader().row_groups(content, columns, schema)
 
     def reader(self) -> Any:
         return plugins.load("readers", self.format)(self.form)
@@ -319,6 +330,7 @@ def _of_urls(urls: Sequence[Any], url_col: str) -> Given:
 
 def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
     extent, keys = Extent(len(objects)), list[str]()
+    extent.names = list(dict.fromkeys(str(key) for item in objects[:_LOOKED_AT] for key in item))
 
     def groups() -> Iterator[Group]:
         start = size = 0
@@ -340,6 +352,7 @@ def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
 def _of_arrow(stream: Any, rows: int | None) -> Given:
     """Without a number of `rows` it can be read only once."""
     extent = Extent(rows)
+    extent.names = stream.schema.names if hasattr(stream, "schema") else ()
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         if list_of(columns.url) is not None:
@@ -495,8 +508,12 @@ def _files(url: str, options: InputOptions, stores: Stores) -> Iterator[File]:
             matching = [(each, suffix) for each, suffix in matching if each.name not in passed_over]
         compressed_so = [each for each, suffix in matching if compression in (None, suffix)]
         files = compressed_so or [each for each, _ in matching] or files
+    fixed = url if is_folder else re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
+    has_folders = is_folder or (glob.has_magic(url) and bool(fixed))
+    root = stores.open(os.path.expanduser(fixed))[1].rstrip("/") + "/" if has_folders else ""
     for each in files:
-        yield file(each, each.name, given=url, passed_over=passed_over)
+        below = each.path.removeprefix(root) if root and each.path.startswith(root) else ""
+        yield file(each, each.name, given=url, below=below, passed_over=passed_over)
 
 
 def _is_pipe(path: str) -> bool:

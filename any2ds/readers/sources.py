@@ -34,7 +34,7 @@ from any2ds.readers.contract import Columns
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.look import refuse_unreadable
-from any2ds.readers.paths import list_of
+from any2ds.readers.paths import EACH, NUMBER, list_of, path_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.readers.urls import TEMPLATE, UrlRules, has_references
 from any2ds.storage.lists import InputFile, stamps
@@ -84,8 +84,9 @@ class Source:
         hash_cols = hash_sources(verify_hash, members)
         self._urls = UrlRules.of(options)
         self._inputs = self._found_inputs(options, stores or Stores())
-        existing = self._columns_of_list(options) if ALL in (options.save_additional_columns or ()) else ()
+        existing = self._columns_of_list(options) if _asks_for_names(options) else ()
         self._from = wanted_columns(options, hash_cols, hashes, existing)
+        self._all = frozenset(existing if ALL in (options.save_additional_columns or ()) else ())
         if self._urls.columns:
             self._from["url"] = self._urls.columns[0]  # until rows are read
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
@@ -150,15 +151,19 @@ class Source:
     def _columns_of_list(self, options: InputOptions) -> tuple[str, ...]:
         """The names of all columns of the first input, and of the folders of its partitions; none of a txt."""
         part = self._inputs[0]
+        if part.has_only_urls or isinstance(part, Given):
+            return () if part.has_only_urls else tuple(part.extent.names)
         if part.is_used_up:
+            if ALL not in (options.save_additional_columns or ()):
+                return ()
             raise OptionError(f"save_additional_columns: {ALL!r} takes a list that can be read twice: name the columns")
-        if part.has_only_urls:
-            return ()
         url = (*self._urls.columns, *columns_of(options.url_col).values(), options.url_col)[0]
-        fresh = dataclasses.replace(part, extent=Extent()) if isinstance(part, File) else part
+        fresh = dataclasses.replace(part, extent=Extent())
         with contextlib.suppress(InputError, ReadError), closing(fresh.batches(Columns(url), None)) as batches:
             next(batches, None)  # what is wrong with it is told when its rows are read
-        return (*fresh.extent.names, *(fresh.partitions if isinstance(fresh, File) else ()))
+        names = fresh.extent.names
+        made = {url, f"{list_of(url)}{NUMBER}"} if path_of(url).root in names and path_of(url).is_nested else ()
+        return (*(name for name in names if name not in made), *fresh.partitions)
 
     def _check_first_rows(self, first: pa.RecordBatch) -> None:
         """Raises InputError if none of the first rows has a URL, or if the lines of a txt have several columns."""
@@ -373,6 +378,7 @@ class Source:
                     for batch in self._typed(batches, self._place(part)):
                         self._warn_of_replaced(part)
                         self._warn_of_altered(part)
+                        self._warn_of_further_columns(part)
                         yield batch
                         used += batch.num_rows
                 if used:
@@ -389,6 +395,17 @@ class Source:
                 raise error
             except ReadError as error:
                 raise error.in_file(part.name, f"row {used}") from error.__cause__
+
+    def _warn_of_further_columns(self, part: Input) -> None:
+        further = [name for name in part.extent.names if name not in self._all] if self._all else []
+        if further and ALL not in self._warned_of:
+            self._warned_of.add(ALL)
+            log.warning(
+                "%s: has columns that the first list has not, and %r leaves out: %s. Name them to carry them.",
+                redacted(part.name),
+                ALL,
+                ", ".join(further[:10]),
+            )
 
     def _warn_of_replaced(self, part: Input) -> None:
         if part.extent.replaced and not self._has_warned:
@@ -448,6 +465,12 @@ class Source:
                 reasons |= {row: why for row, why in enumerate(batch[COLUMN].to_pylist()) if why is not None}
             used += batch.num_rows
             yield with_reasons(fitted, {row: place + why for row, why in reasons.items()})
+
+
+def _asks_for_names(options: InputOptions) -> bool:
+    """Whether options mean something else by what columns the list has: all, or `tags[]`, which may be one."""
+    names = (options.url_col, options.caption_col or "", *(options.save_additional_columns or ()))
+    return any(name == ALL or EACH in name for name in names)
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

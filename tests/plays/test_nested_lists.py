@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from any2ds.config.options import InputOptions
+from any2ds.readers.sources import Source
 from tests.support.play import Outcome, Play
 
 WEB = {"a.txt": "ok", "b.txt": "ok", "c.txt": "ok"}
@@ -140,6 +142,33 @@ def test_all_columns_of_standard_input_must_be_named() -> None:
     assert "name the columns" in outcome.screen
 
 
+@pytest.mark.parametrize("value", [list, pa.Table.from_pylist, lambda rows: pa.Table.from_pylist(rows).to_pandas()])
+def test_all_columns_of_values_in_python_are_carried(value: Callable[[list[dict[str, Any]]], Any]) -> None:
+    play = Play(WEB, way="python")
+    rows = [{"url": play.web.url("a.txt"), "n": 1, "list_key": "x", "key": "y", "tags[]": "t"}]
+    outcome = play.run("download", value(rows), save_additional_columns=["*"])
+    assert columns(outcome, "n", "list_key", "list_list_key", "tags[]") in (
+        [("a.txt", 1, "x", "y", "t")],
+        [("a.txt", 1, "y", "x", "t")],
+    )
+
+
+def test_columns_that_only_a_later_list_has_are_told() -> None:
+    play = Play(WEB)
+    (play.folder / "a.csv").write_text(f"url,n\n{play.web.url('a.txt')},1\n")
+    (play.folder / "b.csv").write_text(f"url,n,late\n{play.web.url('b.txt')},2,x\n")
+    outcome = play.run("download", "a.csv,b.csv", save_additional_columns="*")
+    assert columns(outcome, "n") == [("a.txt", 1), ("b.txt", 2)]
+    assert "leaves out: late" in " ".join(outcome.screen.split())
+
+
+@pytest.mark.parametrize("name", ["l.jsonl", "l.json"])
+def test_a_path_to_a_list_that_no_row_has_is_named(name: str) -> None:
+    outcome = played(name, [{"images": ["a.txt"]}, {"images": []}], url_col="imges[]")
+    assert (outcome.exit_code, outcome.requests) == (2, {})
+    assert "no column 'imges[]'; columns that exist: images" in " ".join(outcome.screen.split())
+
+
 @pytest.mark.parametrize("shuffle", [None, "1"])
 def test_folders_of_partitions_are_columns(shuffle: str | None) -> None:
     play = Play(WEB)
@@ -157,3 +186,27 @@ def test_folders_of_partitions_are_columns(shuffle: str | None) -> None:
         ("b.txt", "en US", 2025),
         ("c.txt", None, 2025),
     ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_column_of_the_file_comes_before_its_folders_name(kind: str) -> None:
+    play = Play(WEB)
+    for name, folder in zip(WEB, ("lang=a", "lang=b", "other"), strict=True):
+        (play.folder / "width=9/lists" / folder).mkdir(parents=True)
+        row = {"url": play.web.url(name), "lang": "real"} if name != "b.txt" else {"url": play.web.url(name)}
+        WRITE[f"l.{kind}"](play.folder / f"width=9/lists/{folder}/l.{kind}", [row])
+    outcome = play.run("download", "width=9/lists", save_additional_columns="*")
+    assert columns(outcome, "lang") == [("a.txt", "real"), ("b.txt", "b"), ("c.txt", "real")]
+    assert "width" not in outcome.metadata[0] or outcome.metadata[0]["width"] is None
+
+
+@pytest.mark.parametrize("name", ["l.parquet", "l.jsonl"])
+def test_what_the_elements_of_one_large_row_repeat_takes_bounded_memory(name: str) -> None:
+    rows = [{"id": "s", "images": []}] * 200 + [{"id": "x" * 1_000_000, "images": ["a.txt"] * 1000}]
+    play = Play({"a.txt": "ok"})
+    WRITE[name](play.folder / name, with_urls(rows, play.web.base_url))
+    before = pa.total_allocated_bytes()
+    source = Source(InputOptions(url_list=str(play.folder / name), url_col="images[]", save_additional_columns=("id",)))
+    sizes = [(batch.num_rows, pa.total_allocated_bytes() - before) for batch in source.batches()]
+    assert sum(rows for rows, _ in sizes) == 1000
+    assert max(size for _, size in sizes) < 200 << 20

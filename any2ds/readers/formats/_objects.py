@@ -13,7 +13,7 @@ import pyarrow as pa
 from any2ds.core.errors import ReadError
 from any2ds.readers.bad_rows import MOST_LEADING, shown
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._paths import flat_objects, path_to_text
+from any2ds.readers.formats._paths import flat_objects, path_to_text, weight
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, require, sliced
 from any2ds.readers.formats._typed import Block, Reasons, typed
@@ -73,19 +73,34 @@ def object_batches(
 def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
     """The rows that objects stand for, in groups of bounded size: what elements of a list share counts each time."""
     names, each = columns.names, list_of(columns.url)
+    shared = [name for name in names if list_of(name) is None]
+    objects, has_lists, keys = 0, each is None, dict[str, None]()
     for group in groups:
-        item_size = group.size // max(1, len(group.items))
-        most = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, item_size)))
-        items, numbers = list[Item](), list[int]()
+        items, numbers, size = list[Item](), list[int](), 0
         for item, number in zip(group.items, group.numbers, strict=True):
-            for row in [item] if isinstance(item, str) else flat_objects(item, names, each):
+            if isinstance(item, str):
+                items.append(item)
+                numbers.append(number)
+                continue
+            objects += 1
+            if not has_lists:
+                has_lists = path_of(str(each)).root in item or columns.url in item
+                keys |= dict.fromkeys(map(str, item))
+            if not has_lists and objects == _ENOUGH:
+                require([columns.url], list(keys))
+            item_size = -1
+            for row in flat_objects(item, names, None if columns.url in item else each):
+                item_size = weight(map(row.get, shared)) if item_size < 0 else item_size
                 items.append(row)
                 numbers.append(number)
-                if len(items) == most:
-                    yield Group(items, numbers, most * item_size)
-                    items, numbers = [], []
+                size += item_size
+                if len(items) >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield Group(items, numbers, size)
+                    items, numbers, size = [], [], 0
         if items:
-            yield Group(items, numbers, len(items) * item_size)
+            yield Group(items, numbers, size)
+    if not has_lists and objects:
+        require([columns.url], list(keys))
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:

@@ -54,6 +54,20 @@ def flat_objects(item: Mapping[str, Any], names: Collection[str], each: str | No
         yield row
 
 
+def weight(values: Iterable[Any]) -> int:
+    """About the bytes that values of JSON take as columns."""
+    waiting, size = list(values), 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+        else:
+            size += len(value) if isinstance(value, (str, bytes)) else 8
+    return size
+
+
 def _at(item: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
     return _behind(item.get(path.root), path.steps) if path.root in item else (False, None)
 
@@ -126,15 +140,27 @@ def _by_element(batch: pa.RecordBatch, names: Sequence[str], each: str, most_byt
     elements, rows, (starts, _) = pc.list_flatten(lists), pc.list_parent_indices(lists), _extents(lists)
     places = pc.indices_nonzero(elements.is_valid()).cast(pa.int64())
     repeated = batch.select(roots((name for name in names if EACH not in name and name != number), batch.schema.names))
-    size = max(1, int(most_bytes * batch.num_rows / max(1, repeated.nbytes)))
-    for start in range(0, len(places), size):
-        own = places.slice(start, size)
+    sizes = [repeated.slice(row, 1).nbytes for row in range(batch.num_rows)]
+    for start, end in _pieces([sizes[row] for row in rows.take(places).to_pylist()], most_bytes):
+        own = places.slice(start, end - start)
         parents = rows.take(own)
         numbers = pc.subtract(own, starts.take(parents))
         part = pa.RecordBatch.from_arrays([elements.take(own), numbers], names=[_ELEMENT, number])
         for name, column in zip(repeated.schema.names, repeated.columns, strict=True):
             part = part.append_column(name, column.take(parents))
         yield part
+
+
+def _pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Where pieces of neighbours begin and end whose sizes are together no more than `most`, or that are one alone."""
+    start = total = 0
+    for end, size in enumerate(sizes):
+        if total + size > most and end > start:
+            yield start, end
+            start, total = end, 0
+        total += size
+    if sizes:
+        yield start, len(sizes)
 
 
 def _value_at(array: pa.Array, steps: Sequence[Step]) -> pa.Array:

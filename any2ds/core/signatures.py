@@ -102,6 +102,7 @@ _TYPES: tuple[tuple[bytes, Check | None, str, str], ...] = (
     (rb"(?:II\*\0|MM\0\*).{4}(?!CR)..", None, "image/tiff", "tif"),
     (rb"(?:II\*\0|MM\0\*).{4}CR", None, "image/x-canon-cr2", "cr2"),
     (rb"BM", None, "image/bmp", "bmp"),
+    (rb"\0\0\0\x0c.{12}ftypjp2 .{27}", None, "image/jpx", "jpx"),
     (rb"8BPS", None, "image/vnd.adobe.photoshop", "psd"),
     (rb"\0\0\x01\0", None, "image/x-icon", "ico"),
     (rb".{4}ftyp(?:heic|mif1|msf1).{4}", partial(_has_brand, {b"heic"}), "image/heic", "heic"),

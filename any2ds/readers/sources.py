@@ -468,9 +468,9 @@ class Source:
 
 
 def _asks_for_names(options: InputOptions) -> bool:
-    """Whether options mean something else by what columns the list has: all, or `tags[]`, which may be one."""
+    """Whether what names mean depends on the columns of the list: `*`, and `tags[]` and `dc:title`, which may be one."""
     names = (options.url_col, options.caption_col or "", *(options.save_additional_columns or ()))
-    return any(name == ALL or EACH in name for name in names)
+    return any(name == ALL or EACH in name or ":" in name for name in names)
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

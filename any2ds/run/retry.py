@@ -77,11 +77,11 @@ class RetryPlan:
         self.skipped = 0
         self._missing: list[tuple[Segment, int]] = []  # retry, and the group of its rows that a shard is made of
         self._rows = self._planned = 0
-        for segment in manifest.segments:
-            groups = [group for group in range(segment.shards or 0) if segment.first_shard + group not in finished]
-            if segment.kind == "retry" and groups:
-                self._missing += [(segment, group) for group in groups]
-                with rows_of(output, segment) as file:
+        for segment in (each for each in manifest.segments if each.kind == "retry"):
+            if any(shard not in finished for shard in range(segment.first_shard, segment.end or 0)):
+                with rows_of(output, segment) as file:  # which says how many there are: a number may be absurd
+                    groups = [n for n in range(file.num_row_groups) if segment.first_shard + n not in finished]
+                    self._missing += [(segment, group) for group in groups]
                     self._rows += sum(file.metadata.row_group(group).num_rows for group in groups)
 
     @property

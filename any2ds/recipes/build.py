@@ -95,7 +95,13 @@ log = logging.getLogger(__name__)
 
 _SPOOL = f"{layout.STATE_FOLDER}/spool"
 _URL = "url"
-_NOT_FOR_BUILD = ("output_folder", "preset", "incremental_mode", "data_column")
+_NOT_FOR_BUILD = {
+    **dict.fromkeys(
+        ("output_folder", "preset", "incremental_mode", "data_column"),
+        "the dataset of a recipe is in data_dir/name/config/version",
+    ),
+    "referer_col": "it is for a column of a list",
+}
 _OF_URLS = (  # options that change nothing of samples which a recipe generates
     "verify_hash",
     "on_hash_mismatch",
@@ -120,11 +126,9 @@ def build(options: ParsedOptions) -> RunReport:
     A build that was interrupted goes on, and a dataset that is there already is not made again.
     """
     asked = options.group(BuildOptions)
-    for name in _NOT_FOR_BUILD:
+    for name, why in _NOT_FOR_BUILD.items():
         if name in options.given:
-            raise OptionError(
-                f"{name} cannot be given here: the dataset of a recipe is in data_dir/name/config/version"
-            )
+            raise OptionError(f"{name} cannot be given here: {why}")
     try:
         return RecipeBuild.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
     except Exception as error:

@@ -205,7 +205,7 @@ def test_bad_input_is_one_error_of_ours(output_format: str, bucket: Bucket, data
 
     fails(MissingColumns, "'captoin'.*columns that exist: data", columns=["data", "captoin"])
     fails(UsageError, "no column 'widht'", where="widht > 5")
-    fails(UsageError, "where: it ends", where="bytes > ")
+    fails(UsageError, "where: .* cannot be understood", where="bytes > ")
     fails(UsageError, "split: .*'trian'", split="trian[:5]")
     fails(IndexError, "12", lambda ds: ds[12])
     fails(IndexError, "-13", lambda ds: ds[[0, -13]])

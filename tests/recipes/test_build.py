@@ -209,7 +209,7 @@ def test_a_debugger_is_entered_where_the_error_happened(tmp_path: Path) -> None:
 
 def test_options_that_a_build_has_no_use_for_are_refused_with_the_reason(tmp_path: Path) -> None:
     for options, reason in (
-        ({"rank": 0, "world_size": 2}, "'rank' cannot be given here: machines share a build with distributor="),
+        ({"rank": 0, "world_size": 2}, "'rank' cannot be given here: machines share a build with --distributor="),
         ({"url_col": "url"}, "'url_col' cannot be given here: a recipe says in its splits which lists it takes"),
     ):
         with pytest.raises(OptionError, match=reason):
@@ -255,7 +255,7 @@ def test_a_finished_dataset_is_not_made_again(tmp_path: Path) -> None:
     assert build(one_split(samples), tmp_path).successes == 1
     assert build(one_split(samples), tmp_path).skipped_shards == 1
     assert made["times"] == 1
-    with pytest.raises(OutputError, match="overwrite=True makes it anew as parquet"):
+    with pytest.raises(OutputError, match="--overwrite makes it anew as parquet"):
         build(one_split(samples), tmp_path, output_format="parquet")
     build(one_split(samples), tmp_path, output_format="parquet", overwrite=True)
     assert made["times"] == 2

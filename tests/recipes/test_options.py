@@ -45,6 +45,7 @@ from tests.support.wandb_files import environment, of_kind, recorded, table
 
 OF_THE_RECIPE = [info.name for info in declared((InputOptions, ShareOptions))]
 OF_FOLDERS = {"output_folder": "out", "preset": "img2dataset", "incremental_mode": "extend", "data_column": "image"}
+OF_FOLDERS["referer_col"] = "page"
 # Their effect is seen in other tests of builds: in test_url_members.py, and in those of clusters.
 ELSEWHERE = ("member_options", "verify_hash", "on_hash_mismatch", "ray_address", "beam_options", "subjob_size")
 SHOWN: dict[str, str] = {}  # option -> the test below that shows its effect

@@ -136,7 +136,7 @@ def test_hashes_of_members_are_verified(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"dedupe": "run"}, "dedupe=.run. cannot be given here"),
+        ({"dedupe": "run"}, "dedupe=run cannot be given here"),
         ({"bbox_col": "boxes"}, "'boxes' is no feature of hashed"),
         ({"clips_col": "parts"}, "'parts' is no feature of hashed"),
         ({"verify_hash": "md4:md5"}, "row 0 of split train has no column 'md4', it has url, second, n, md5, sha"),

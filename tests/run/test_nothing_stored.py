@@ -64,7 +64,7 @@ class TestFirstRows:
         words = refused(server, path, url_col="text")
         rows = "the first row is no URL" if count == 1 else f"none of the first {min(count, 1000):,} rows is a URL"
         assert f"{rows} such as https://host/a.jpg, but 'Photo: a dog 0'; " in words
-        assert words.endswith("the column 'link' has some: url_col=link")
+        assert words.endswith("the column 'link' has some: --url_col=link")
         assert run(path, tmp_path / "out", url_col="link", limit=3).successes == min(count, 3)
 
     def test_one_url_among_them_is_enough(self, server: Server, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ class TestFirstRows:
     def test_paths_are_told_how_to_be_written(self, server: Server, tmp_path: Path) -> None:
         (tmp_path / "list.txt").write_text("/data/a.wav\n/data/b.wav\n")
         words = refused(server, tmp_path / "list.txt")
-        assert "a path of this machine is written file:///folder/a.jpg, and read with allow_schemes=file" in words
+        assert "a path of this machine is written file:///folder/a.jpg, and read with --allow_schemes=file" in words
 
     @pytest.mark.parametrize("text", ["www.example.com/a.jpg", "//example.com/a.jpg", "cdn.example.com/a.jpg"])
     def test_urls_without_a_scheme(self, server: Server, tmp_path: Path, text: str) -> None:
@@ -102,8 +102,8 @@ class TestFirstRows:
     def test_the_column_that_has_urls_is_named(self, server: Server, tmp_path: Path, format: str) -> None:
         path = tmp_path / f"list.{format}"
         for place, advice in (
-            (server.url("a.jpg"), "the column 'place' has some: url_col=place"),
-            ("here", "the column 'url' holds none; name the column of the URLs with url_col=..."),
+            (server.url("a.jpg"), "the column 'place' has some: --url_col=place"),
+            ("here", "the column 'url' holds none; name the column of the URLs with --url_col=..."),
         ):
             table = pd.DataFrame({"url": ["1", "2"], "n": [1, 2], "place": [place, place]})
             if format == "csv":
@@ -125,13 +125,13 @@ class TestTextWithColumns:
     @pytest.mark.parametrize(
         ("lines", "advice"),
         [
-            (["{a}\ta dog", "{b}\ta cat"], "read it with input_format=tsv"),
-            (["n01440764\t{a}", "n01440765\t{b}"], "read it with input_format=tsv"),
+            (["{a}\ta dog", "{b}\ta cat"], "read it with --input_format=tsv"),
+            (["n01440764\t{a}", "n01440765\t{b}"], "read it with --input_format=tsv"),
             (["url\tcaption", "{a}\ta dog"], "input_format=tsv reads it"),
-            (["gbifID\ttype\tidentifier", "1\tStillImage\t{a}"], "input_format=tsv, url_col=identifier reads it"),
+            (["gbifID\ttype\tidentifier", "1\tStillImage\t{a}"], "--input_format=tsv --url_col=identifier reads it"),
             (["url,caption", "{a},a dog"], "input_format=csv reads it"),
-            (["{a},a dog", "{b},a black cat"], "read it with input_format=csv"),
-            (["1,{a}", "2,{b}"], "read it with input_format=csv"),
+            (["{a},a dog", "{b},a black cat"], "read it with --input_format=csv"),
+            (["1,{a}", "2,{b}"], "read it with --input_format=csv"),
         ],
     )
     def test_it_is_refused_before_anything_is_sent(

@@ -464,7 +464,7 @@ class Broken:
 
 
 def test_a_class_that_cannot_be_made_is_refused_before_the_run(through: Through, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match='Broken" failed to start: OSError: no such model'):
+    with pytest.raises(OptionError, match="Broken failed to start: OSError: no such model"):
         through(Broken, rows=4)
     assert not (tmp_path / "out").exists()
 
@@ -517,8 +517,8 @@ def test_a_class_that_crashes_or_hangs_while_it_is_made_is_refused(server: Serve
         "class Hangs:\n    def __init__(self): threading.Event().wait()\n    def __call__(self, sample): ...\n"
     )
     for name, words in {
-        "Crashes": 'Crashes" crashed: ended with exit code 7',
-        "Hangs": r'Hangs" was not ready within 0.5 s \(transform_timeout\)',
+        "Crashes": "Crashes crashed: ended with exit code 7",
+        "Hangs": r"Hangs was not ready within 0.5 s \(--transform_timeout\)",
     }.items():
         with pytest.raises(OptionError, match=words):
             any2ds.download(
@@ -618,7 +618,7 @@ def test_the_column_of_the_files_cannot_be_one_that_is_filled_otherwise(
 
 def test_two_steps_may_fill_a_column_of_one_type_alone(through: Through) -> None:
     other = any2ds.transform(columns={"score": "float32"})(lambda sample: sample)
-    with pytest.raises(OptionError, match=r"fills the column 'score' with float, and transform=.*misfit\" with double"):
+    with pytest.raises(OptionError, match=r"fills the column 'score' with float, and transform=.*misfit with double"):
         through(misfit, other)
 
 
@@ -692,7 +692,7 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
     (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/")
     for step, words in {
         "clean": "expected module:function, or a file and a name in it, my_step.py:clean",
-        "plain.py:Alone:run": 'invalid transform="plain.py:Alone:run": expected module:function',
+        "plain.py:Alone:run": "invalid transform=plain.py:Alone:run: expected module:function",
         "absent.py:clean": "there is no file",
         "absent:clean": f"no module 'absent' is installed, nor in {str(tmp_path)!r}",
         "my_step.py:clean": "ModuleNotFoundError: No module named 'nothing_of_the_kind'",
@@ -701,7 +701,7 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
         "plain.py:later": "a plain function, not `async def`",
         "plain.py:Bare": "the class has no __call__",
         "plain.py:Two": "the class must be callable without arguments",
-        "plain.py:nothing": 'invalid transform="plain.py:nothing": a step must take one argument',
+        "plain.py:nothing": 'invalid transform=plain.py:nothing: a step must take one argument',
         "plain.py:pair": "missing a required argument: 'other'",
         "plain.py:by_name": "a step must take one argument",
         "plain.py:Alone": "a step must take one argument",

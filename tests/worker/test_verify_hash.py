@@ -275,16 +275,6 @@ def test_datasets_that_were_verified_otherwise_are_not_mixed(server: Server, tmp
     assert fetched(rows, **{**options, "verify_hash": ["h", "SHA-256"]}).shards == 1
 
 
-def test_a_dataset_from_before_the_option_is_continued(server: Server, tmp_path: Path, fetched: Download) -> None:
-    rows = pa.table({"url": [server.url("1")], "h": [sha256(1)]})
-    fetched(rows)
-    file = tmp_path / "out" / ".any2ds/run"
-    run = json.loads(file.read_text())
-    del run["options"]["verify_hash"], run["options"]["on_hash_mismatch"]
-    file.write_text(json.dumps(run))
-    assert fetched(rows).skipped_shards == 1
-
-
 # --- what cannot be ---
 
 
@@ -485,6 +475,9 @@ def test_a_column_of_the_list_with_the_name_of_a_hash_that_is_not_computed_is_ca
     ]
     report = verify(out, quiet=True)
     assert (report.ok, report.hashes) == (True, ("md5",))
-    for options in ({"compute_hash": "sha256"}, {"verify_hash": "n:sha256"}):
-        with pytest.raises(OptionError, match="any2ds writes a column 'sha256' itself"):
-            download(rows, save_additional_columns="sha256", **{**how, "output_folder": tmp_path / "b"}, **options)
+    other = tmp_path / "b"
+    with serve(media) as server:
+        rows = [{"url": server.url("1"), "sha256": "of 1"}]
+        download(rows, save_additional_columns="sha256", compute_hash="sha256", **{**how, "output_folder": other})
+    (row,) = pq.read_table(other / "00000.parquet").to_pylist()
+    assert (row["list_sha256"], row["sha256"]) == ("of 1", hashlib.sha256(b"one").hexdigest())

@@ -164,7 +164,6 @@ def test_it_reports_to_wandb_under_its_own_project_name() -> None:
         ("--output_format=tfrecord --data_column=image", "the file is in 'data' of its records: --data_column=data"),
         ("--save_additional_columns=url,width --disable_all_reencoding", "width: columns of these names"),
         ("--bbox_col=faces --disable_all_reencoding", "bbox_col would have no effect"),
-        ("--save_additional_columns=status", "'status'"),
         ("--data_column=sha256", "a name that no column of the metadata has"),
     ],
 )

@@ -468,7 +468,7 @@ class Source:
 
 
 def _asks_for_names(options: InputOptions) -> bool:
-    """Whether what names mean depends on the columns of the list: `*`, and `tags[]` and `dc:title`, which may be one."""
+    """Whether the columns of the list say what names mean: `*`, and `tags[]` and `dc:title`, which may be a column."""
     names = (options.url_col, options.caption_col or "", *(options.save_additional_columns or ()))
     return any(name == ALL or EACH in name or ":" in name for name in names)
 

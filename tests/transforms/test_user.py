@@ -701,7 +701,7 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
         "plain.py:later": "a plain function, not `async def`",
         "plain.py:Bare": "the class has no __call__",
         "plain.py:Two": "the class must be callable without arguments",
-        "plain.py:nothing": 'invalid transform=plain.py:nothing: a step must take one argument',
+        "plain.py:nothing": "invalid transform=plain.py:nothing: a step must take one argument",
         "plain.py:pair": "missing a required argument: 'other'",
         "plain.py:by_name": "a step must take one argument",
         "plain.py:Alone": "a step must take one argument",

@@ -149,10 +149,13 @@ def test_what_is_carried_as_well_stays_as_it_was(server: Server, tmp_path: Path,
     assert list(found[0])[:6] == ["key", "url", "expected_hash", "n", "h", "status"]
 
 
-def test_a_reserved_name_is_carried_as_expected_hash_only(server: Server, fetched: Download) -> None:
+def test_a_column_with_a_reserved_name_is_carried_under_another(
+    server: Server, fetched: Download, tmp_path: Path
+) -> None:
     rows = pa.table({"url": [server.url("1")], "sha256": [sha256(1)]})
-    with pytest.raises(OptionError, match=r"'sha256' itself; leave it out, .* as 'expected_hash'"):
-        fetched(rows, verify_hash="sha256:sha256", save_additional_columns="sha256")
+    fetched(rows, verify_hash="sha256:sha256", save_additional_columns="sha256")
+    (row,) = pq.read_table(tmp_path / "out/00000.parquet").to_pylist()
+    assert row["expected_hash"] == row["list_sha256"] == row["sha256"] == sha256(1)
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "json", "parquet", "tsv.gz"])

@@ -74,6 +74,42 @@ def test_a_task_that_the_cluster_loses_is_submitted_again_and_nothing_is_left_be
     assert [path.name for path in (tmp_path / ".any2ds").rglob("*")] == []
 
 
+class FailsBatches(Threads):
+    """A task that fails fails its batch, as with Spark and Beam: tasks that are at work end without their shards, and
+    the others never begin. Shard `fatal` takes its machine with it."""
+
+    def __init__(self, options: RunOptions, fatal: int = -1) -> None:
+        super().__init__(options)
+        self._fatal = fatal
+        self.sizes: list[int] = []  # tasks of each batch with the fatal shard
+        self.attempts: dict[int, int] = {}  # shard -> the highest at which it was submitted
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        jobs_of_tasks = [task.jobs(task.worker.folder) or () for task in tasks]
+        for job in (job for jobs in jobs_of_tasks for job in jobs):
+            self.attempts[job.shard_id] = max(self.attempts.get(job.shard_id, 0), job.attempt)
+        fatal = [self._fatal in [job.shard_id for job in jobs] for jobs in jobs_of_tasks]
+        if not any(fatal):
+            return super().run(tasks)
+        self.sizes.append(len(tasks))
+        begun = {fatal.index(True), 0}
+        for number in begun:
+            tasks[number].worker.folder.write(tasks[number].file("progress"), TaskProgress(1).to_bytes())
+        raise OSError("the machine is gone")
+
+
+def test_a_shard_that_fails_its_batch_harms_no_other_one(tmp_path: Path) -> None:
+    """Each shard is a task, and all of them fail with it."""
+    options = running(subjob_size=40, max_shard_retry=2)
+    cluster = FailsBatches(options, fatal=20)
+    cluster.slots = 40
+    made = run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(40))
+    assert made == ([shard for shard in range(40) if shard != 20], [20])
+    assert cluster.sizes == [40, 1, 1]
+    # Of the shards that failed together only these had begun.
+    assert {shard for shard, attempt in cluster.attempts.items() if attempt} == {0, 20}
+
+
 def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
     """While one takes its time, the next sub-job is begun."""
     at_work: set[int] = set()

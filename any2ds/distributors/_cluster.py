@@ -231,13 +231,13 @@ class _Driver:
     def step(self) -> Iterator[Event]:
         if self._stop_at == math.inf:
             self._submit()
-        ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
-        if (progress := self._read_progress()) is not None:
-            for number, content in progress:
-                yield from self._look(self._tasks[number], content)
-            for batch in ended:
-                self._batches.remove(batch)
-                yield from self._end_batch(batch)
+        try:
+            yield from self._look_at_tasks()
+        except Exception as error:  # every file system has exceptions of its own
+            if self._stop_at == math.inf:
+                raise
+            # Requests are tried once now; whoever goes on with the dataset finds the shards that are made.
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
         if not self._has_begun and time.monotonic() >= self._warn_at:
             self._warn_at = math.inf
             log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
@@ -250,6 +250,7 @@ class _Driver:
         """From now on only what is begun comes to its end."""
         if self._stop_at == math.inf:
             self._queue.stop()
+            self._output.stop.set()  # each request is tried once: a store that gives no answer must not take the grace
             self._waiting.clear()
             self._returned.clear()
             # Tasks have less time than the run, which is to see them end.
@@ -258,6 +259,7 @@ class _Driver:
         self._stop_at = stop_at
 
     def close(self) -> None:
+        self._output.stop.set()
         if self._tasks:
             self._abort()
         until = time.monotonic() + _END_TIMEOUT
@@ -273,9 +275,9 @@ class _Driver:
     def _abort(self) -> None:
         """End all tasks, also where the cluster cannot do that."""
         self._tasks.clear()
+        self._engine.cancel()  # first: the store may give no answer
         self._grace = 0.0
         self._order_stop()
-        self._engine.cancel()
 
     def _order_stop(self) -> None:
         """Have the tasks stop; where the folder is out of reach, with the next step."""
@@ -320,6 +322,16 @@ class _Driver:
         self._tasks.update((task.number, _RunningTask(task, jobs, batch)) for task, jobs in tasks)
 
     # --- looking what became of them ---
+
+    def _look_at_tasks(self) -> Iterator[Event]:
+        ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
+        if (progress := self._read_progress()) is None:
+            return
+        for number, content in progress:
+            yield from self._look(self._tasks[number], content)
+        for batch in ended:
+            self._batches.remove(batch)
+            yield from self._end_batch(batch)
 
     def _read_progress(self) -> list[tuple[int, bytes | None]] | None:
         """The progress file of each task; None if the folder is out of reach. Raises OutputError if it stays so."""

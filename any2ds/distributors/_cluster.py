@@ -5,8 +5,9 @@
                └──── shards that are missing ◀── the driver looks
 
 `_stats.json` alone says that a shard is made; `_task.py` has the other files. A cluster is asked for two things: to
-call the tasks, and to end them. Where a task ends without its shards, each of them is a task of its own then, so a
-shard that takes its machine down is the only one that is lost with it.
+call the tasks, and to end them. Tasks of a sub-job are a batch, a job of the cluster: some fail all of it for one task.
+Where a task ends without its shards, each of them is a task of its own then, in a batch of its own, so a shard that
+takes its machine down is the only one that is lost with it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _SILENCE = 120.0  # seconds without a report after which the machine of a task i
 _PART_OF_GRACE = 0.7  # of the time that a run has to stop
 _END_TIMEOUT = 15.0  # seconds that a cluster may take to end its tasks
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
-_MOST_FAILURES = 30  # tasks that end without their shards, with none made in between, before the run ends
+_MOST_FAILURES = 30  # batches with tasks that end without their shards, with none made in between: the run ends
+_RETURNED_PER_SLOT = 2  # batches of one task at a time: each has a thread here, and is a job of the cluster
 
 
 class Engine(Protocol):
@@ -125,8 +127,8 @@ class ClusterDistributor(ABC):
 class _RunningTask:
     """A task that the cluster has, as far as the driver knows."""
 
-    def __init__(self, task: Task, jobs: Iterable[ShardJob]) -> None:
-        self.task = task
+    def __init__(self, task: Task, jobs: Iterable[ShardJob], batch: _Batch) -> None:
+        self.task, self.batch = task, batch
         self.jobs = {job.shard_id: replace(job, rows=b"") for job in jobs}  # of shards without a report
         self.progress = TaskProgress()  # as it was last read
         self.watch = Watch(_SILENCE, time.monotonic())
@@ -169,6 +171,7 @@ class _Batch:
     def __init__(self, engine: Engine, tasks: Sequence[Task], thread_class: type[threading.Thread]) -> None:
         self.numbers = [task.number for task in tasks]
         self.error = ""  # why it ended early
+        self.has_failed = False  # a task of it has ended without its shards
         self._engine, self._tasks = engine, tasks
         self._thread = thread_class(target=self._run, name="any2ds-cluster", daemon=True)
         self._thread.start()
@@ -176,6 +179,10 @@ class _Batch:
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.numbers) == 1
 
     def _run(self) -> None:
         try:
@@ -202,9 +209,10 @@ class _Driver:
         self._template = Task(worker.among(engine.machines), options, self._folder, self._interval)
         self._numbers = count()
         self._waiting: deque[Sequence[ShardJob]] = deque()  # the jobs of each task that has no room yet
+        self._returned: deque[Sequence[ShardJob]] = deque()  # shards of tasks that ended without them, one by one
         self._tasks: dict[int, _RunningTask] = {}
         self._batches: list[_Batch] = []
-        self._failures = 0  # tasks that ended without their shards since one was made
+        self._failures = 0  # batches with tasks that ended without their shards, since one was made
         self._has_begun = False  # a task, ever
         self._warn_at = time.monotonic() + _NOTHING_BEGINS
         self._read_at = time.monotonic()  # when the folder could be read last
@@ -213,7 +221,7 @@ class _Driver:
 
     @property
     def is_unfinished(self) -> bool:
-        return bool(self._tasks or self._waiting or not self._queue.has_ended)
+        return bool(self._tasks or self._waiting or self._returned or not self._queue.has_ended)
 
     @property
     def pause(self) -> float:
@@ -223,13 +231,13 @@ class _Driver:
     def step(self) -> Iterator[Event]:
         if self._stop_at == math.inf:
             self._submit()
-        ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
-        if (progress := self._read_progress()) is not None:
-            for number, content in progress:
-                yield from self._look(self._tasks[number], content)
-            for batch in ended:
-                self._batches.remove(batch)
-                yield from self._end_batch(batch)
+        try:
+            yield from self._look_at_tasks()
+        except Exception as error:  # every file system has exceptions of its own
+            if self._stop_at == math.inf:
+                raise
+            # Requests are tried once now; whoever goes on with the dataset finds the shards that are made.
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
         if not self._has_begun and time.monotonic() >= self._warn_at:
             self._warn_at = math.inf
             log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
@@ -242,13 +250,16 @@ class _Driver:
         """From now on only what is begun comes to its end."""
         if self._stop_at == math.inf:
             self._queue.stop()
+            self._output.stop.set()  # each request is tried once: a store that gives no answer must not take the grace
             self._waiting.clear()
+            self._returned.clear()
             # Tasks have less time than the run, which is to see them end.
             self._grace = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic())
             yield Progress()
         self._stop_at = stop_at
 
     def close(self) -> None:
+        self._output.stop.set()
         if self._tasks:
             self._abort()
         until = time.monotonic() + _END_TIMEOUT
@@ -264,9 +275,9 @@ class _Driver:
     def _abort(self) -> None:
         """End all tasks, also where the cluster cannot do that."""
         self._tasks.clear()
+        self._engine.cancel()  # first: the store may give no answer
         self._grace = 0.0
         self._order_stop()
-        self._engine.cancel()
 
     def _order_stop(self) -> None:
         """Have the tasks stop; where the folder is out of reach, with the next step."""
@@ -282,22 +293,45 @@ class _Driver:
     def _submit(self) -> None:
         """Have as many tasks as there are slots: a sub-job is cut into so many when a slot is free."""
         slots = self._engine.slots
-        if not self._waiting and len(self._tasks) < slots and (jobs := self._queue.take(self._options.subjob_size)):
-            parts = min(slots, len(jobs))
-            self._waiting.extend(jobs[n::parts] for n in range(parts))
-        room = int(min(len(self._waiting), self._engine.task_limit - len(self._tasks)))
+        singles = sum(batch.is_single for batch in self._batches)
+        for task, jobs in self._written(self._returned, _RETURNED_PER_SLOT * slots - singles):
+            self._begin_batch([(task, jobs)])
+        is_free = not (self._waiting or self._returned) and len(self._tasks) < slots
+        if is_free and (queued := self._queue.take(self._options.subjob_size)):
+            parts = min(slots, len(queued))
+            self._waiting.extend(queued[n::parts] for n in range(parts))
+        if tasks := self._written(self._waiting, math.inf):
+            self._begin_batch(tasks)
+
+    def _written(self, waiting: deque[Sequence[ShardJob]], most: float) -> list[tuple[Task, Sequence[ShardJob]]]:
+        """The first tasks of those that wait, as many as there is room for, with the files of their jobs written."""
+        room = int(min(len(waiting), most, self._engine.task_limit - len(self._tasks)))
         if room <= 0:
-            return
-        of_tasks = [self._waiting.popleft() for _ in range(room)]
+            return []
+        of_tasks = [waiting.popleft() for _ in range(room)]
         try:
             with ThreadPoolExecutor(min(_WRITTEN_AT_ONCE, room), thread_name_prefix="any2ds-tasks") as pool:
                 tasks = list(pool.map(self._template.with_jobs, of_tasks, self._numbers))
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{self._output.url!r}: cannot write tasks: {error_text(error)}") from error
-        self._tasks.update((task.number, _RunningTask(task, jobs)) for task, jobs in zip(tasks, of_tasks, strict=True))
-        self._batches.append(_Batch(self._engine, tasks, self._thread_class))
+        return list(zip(tasks, of_tasks, strict=True))
+
+    def _begin_batch(self, tasks: Sequence[tuple[Task, Sequence[ShardJob]]]) -> None:
+        batch = _Batch(self._engine, [task for task, _ in tasks], self._thread_class)
+        self._batches.append(batch)
+        self._tasks.update((task.number, _RunningTask(task, jobs, batch)) for task, jobs in tasks)
 
     # --- looking what became of them ---
+
+    def _look_at_tasks(self) -> Iterator[Event]:
+        ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
+        if (progress := self._read_progress()) is None:
+            return
+        for number, content in progress:
+            yield from self._look(self._tasks[number], content)
+        for batch in ended:
+            self._batches.remove(batch)
+            yield from self._end_batch(batch)
 
     def _read_progress(self) -> list[tuple[int, bytes | None]] | None:
         """The progress file of each task; None if the folder is out of reach. Raises OutputError if it stays so."""
@@ -367,12 +401,17 @@ class _Driver:
             yield correction
         if not running.jobs or self._stop_at < math.inf:
             return
-        self._failures += 1
+        if not running.batch.has_failed:
+            running.batch.has_failed = True
+            self._failures += 1
         if self._failures >= max(_MOST_FAILURES, 3 * self._engine.slots):
             raise RunError(f"tasks end without their shards on the cluster, the last one with: {message}")
         log.warning("%s: %s submitted again", message, shard_count(len(running.jobs)))
+        # What has not begun was lost with another task of its batch, and is not to blame.
+        is_tried = running.progress.attempt > 0 or running.batch.is_single
         for shard_id, job in running.jobs.items():
-            if job.attempt >= self._options.max_shard_retry or shard_id not in jobs:
+            if shard_id not in jobs or (is_tried and job.attempt >= self._options.max_shard_retry):
                 yield ShardError(shard_id, message, attempt=job.attempt)
             else:
-                self._waiting.append([replace(jobs[shard_id], attempt=job.attempt + 1)])
+                attempt = job.attempt + 1 if is_tried else job.attempt
+                self._returned.append([replace(jobs[shard_id], attempt=attempt)])

@@ -15,7 +15,8 @@ class Fetcher(Protocol):
     """Fetches rows. One lives as long as its process, across shards; where it is stuck, the process ends with it.
 
     If it has a method `share(processes)`, that is called from other threads, at first before it fetches, with how many
-    processes of this machine fetch at the same time.
+    processes of this machine fetch at the same time. If it has a property `queued`, that is how many rows wait for
+    their hosts: beyond these it is given some that may go to others.
     """
 
     def robots_cost(self) -> RobotsCost:

@@ -69,6 +69,10 @@ class UrlFetcher:
     def activity(self) -> int:
         return self._loop.activity if self._loop else 0
 
+    @property
+    def queued(self) -> int:
+        return self._schedule.queued + self._schedule.deferred if self._schedule else 0
+
     def traffic(self) -> Traffic:
         return self._loop.traffic() if self._loop else Traffic()
 

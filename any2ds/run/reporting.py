@@ -144,7 +144,10 @@ class ThreadedReporter:
         if self._off.acquire(blocking=False):
             log.warning("the reporter %s is switched off: %s", self._name, why)
             if self._reporter is not None:
-                self._reporter.cancel()
+                try:
+                    self._reporter.cancel()
+                except Exception:  # it may be a plugin's: the run goes on
+                    log.debug("%s", self._name, exc_info=True)
 
     def _run(self) -> None:
         event = ""

@@ -81,6 +81,7 @@ class OpenShards:
         self._rows_flow = threading.Event()  # cleared while the next rows wait for the store
         self._rows_flow.set()
         self._most_rows: float = math.inf  # under way, beyond which no further job is asked for
+        self._are_steps_supplied = False  # and therefore no further job is asked for
         self._limits_changed = threading.Event()
         self._held_back = 0  # grows while they wait, which is on purpose
         self._next_look = 0.0  # at the room on the disk, by the clock
@@ -138,15 +139,16 @@ class OpenShards:
     def _next_job(self, jobs: Iterator[ShardJob]) -> ShardJob | None:
         """The next job, which is asked for when this process can use it: another one may have nothing to do."""
         while self._handed - self.outcomes >= self._most_rows and not self._stopping:
-            self.metrics.is_supplied = True
+            self.metrics.is_supplied = self._are_steps_supplied
+            self.metrics.is_crowded = not self._are_steps_supplied
             self._limits_changed.clear()
             self._limits_changed.wait(_LOOK_SECONDS)
-        self.metrics.is_supplied = False
+        self.metrics.is_supplied = self.metrics.is_crowded = False
         return None if self._stopping else next(jobs, None)
 
-    def limit_rows(self, most: int) -> None:
+    def limit_rows(self, most: int, are_steps_supplied: bool) -> None:
         """Have a further job asked for only while fewer rows are under way; in the worker's thread."""
-        self._most_rows = most
+        self._most_rows, self._are_steps_supplied = most, are_steps_supplied
         self._limits_changed.set()
 
     def _begin(self, job: ShardJob) -> OpenShard | None:

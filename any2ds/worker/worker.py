@@ -181,7 +181,7 @@ class ShardWorker:
             shards = stack.enter_context(closing(OpenShards(context, output, buffer, metrics, **bounds)))
             self._shards = shards
             runner = self._transforming(pipeline, writer.has_members, stack)
-            steps = Steps(Describe(self._options), runner, shards, buffer)
+            steps = Steps(Describe(self._options), runner, shards, buffer, lambda: getattr(fetcher, "queued", 0))
             limit = watchdog_limit(self._fetch)
             fetching = Fetching(fetcher, shards, steps, limit, lambda: self._stopping)
             try:

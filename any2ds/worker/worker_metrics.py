@@ -38,7 +38,7 @@ class MetricsCollector:
         self._at_last_shard = ProcessCost(self._cpu, self._own_cpu)
         self.is_held_back = False  # rows wait until finished shards are published
         self.is_supplied = False  # the next shard waits until steps have less to do
-        self.is_crowded = False  # the next shard waits until another one is complete
+        self.is_crowded = False  # the next shard waits until rows that are under way have their outcome
 
     def wrote(self, seconds: float) -> None:
         """The thread has been writing for so long; a write of less than LONG_WRITE need not be reported."""

@@ -2,11 +2,14 @@
 
 import math
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,9 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._task import Task, TaskProgress, UnseenFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import LockRef
+from any2ds.storage.patience import persist
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of, run_options
 from any2ds.testing.processes import LONG
 
@@ -72,6 +77,42 @@ def test_a_task_that_the_cluster_loses_is_submitted_again_and_nothing_is_left_be
     worker = ScriptedWorker(output=str(tmp_path))
     assert run(Threads(running(), call), worker, jobs_of(12)) == (list(range(12)), [])
     assert [path.name for path in (tmp_path / ".any2ds").rglob("*")] == []
+
+
+class FailsBatches(Threads):
+    """A task that fails fails its batch, as with Spark and Beam: tasks that are at work end without their shards, and
+    the others never begin. Shard `fatal` takes its machine with it."""
+
+    def __init__(self, options: RunOptions, fatal: int = -1) -> None:
+        super().__init__(options)
+        self._fatal = fatal
+        self.sizes: list[int] = []  # tasks of each batch with the fatal shard
+        self.attempts: dict[int, int] = {}  # shard -> the highest at which it was submitted
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        jobs_of_tasks = [task.jobs(task.worker.folder) or () for task in tasks]
+        for job in (job for jobs in jobs_of_tasks for job in jobs):
+            self.attempts[job.shard_id] = max(self.attempts.get(job.shard_id, 0), job.attempt)
+        fatal = [self._fatal in [job.shard_id for job in jobs] for jobs in jobs_of_tasks]
+        if not any(fatal):
+            return super().run(tasks)
+        self.sizes.append(len(tasks))
+        begun = {fatal.index(True), 0}
+        for number in begun:
+            tasks[number].worker.folder.write(tasks[number].file("progress"), TaskProgress(1).to_bytes())
+        raise OSError("the machine is gone")
+
+
+def test_a_shard_that_fails_its_batch_harms_no_other_one(tmp_path: Path) -> None:
+    """Each shard is a task, and all of them fail with it."""
+    options = running(subjob_size=40, max_shard_retry=2)
+    cluster = FailsBatches(options, fatal=20)
+    cluster.slots = 40
+    made = run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(40))
+    assert made == ([shard for shard in range(40) if shard != 20], [20])
+    assert cluster.sizes == [40, 1, 1]
+    # Of the shards that failed together only these had begun.
+    assert {shard for shard, attempt in cluster.attempts.items() if attempt} == {0, 20}
 
 
 def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
@@ -209,6 +250,64 @@ def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
         distributor.stop(0.0)
         assert events.result(LONG) == []
         end.set()
+
+
+class Unreachable(ScriptedWorker):
+    """Its store gives the driver no answer when that tells the tasks to stop."""
+
+    @property
+    def folder(self) -> OutputFolder:
+        return self._as_seen_by_driver if hasattr(self, "_as_seen_by_driver") else super().folder
+
+    def seen_by_driver(self, order: list[str]) -> None:
+        folder = super().folder
+
+        def write(name: str, content: bytes) -> None:
+            def refused() -> None:
+                order.append(f"write {name.rpartition('/')[2]}")
+                raise ConnectionError("no answer")
+
+            if name.endswith("stop"):
+                persist(name, refused, folder.stop)
+            else:
+                type(folder).write(folder, name, content)
+
+        folder.write = write  # type: ignore[method-assign]
+        self._as_seen_by_driver = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:  # in a task it is what any worker is
+        return ScriptedWorker, (), {"output": self.output, "hanging": self.hanging}
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["stop", "close"])
+def test_tasks_are_ended_before_a_store_that_gives_no_answer_is_asked(is_asked: bool, tmp_path: Path) -> None:
+    order: list[str] = []
+    ended = threading.Event()
+
+    class Recording(Threads):
+        def run(self, tasks: Sequence[Task]) -> None:
+            for task in tasks:
+                task.worker.folder.write(task.file("progress"), TaskProgress(1, outcomes=Counter(success=1)).to_bytes())
+            ended.wait(LONG)
+
+        def cancel(self) -> None:
+            order.append("cancel")
+            ended.set()
+
+    worker = Unreachable(output=str(tmp_path))
+    worker.seen_by_driver(order)
+    distributor = Recording(running())
+    events: Any = distributor.map(worker, jobs_of(8))
+    assert isinstance(next(events), Progress)
+    began = time.monotonic()
+    if is_asked:
+        distributor.stop(1.0)
+        list(events)
+        assert order[-2:] == ["cancel", "write stop"]
+    else:
+        events.close()
+        assert order == ["cancel", "write stop"]
+    assert time.monotonic() - began < 10
 
 
 def test_progress_comes_while_shards_are_open(tmp_path: Path) -> None:

@@ -113,6 +113,15 @@ def test_one_that_falls_far_behind_is_switched_off_and_not_waited_for(
     assert warnings_in(caplog) == ["the reporter slow is switched off: it is 1,000 events behind"]
 
 
+def test_one_whose_cancel_raises_is_switched_off_all_the_same(hang: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Told):
+        def cancel(self) -> None:
+            raise ValueError("it is gone already")
+
+    tell(ThreadedReporter("broken", lambda: Broken("start", hang)), seconds=0.3)
+    assert warnings_in(caplog) == ["the reporter broken is switched off: it has not finished in time"]
+
+
 def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     class Nobody:
         shards, skipped = (), 0

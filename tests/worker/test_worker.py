@@ -8,7 +8,9 @@ import os
 import tarfile
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +328,31 @@ def test_a_writer_that_holds_most_of_a_small_buffer_does_not_stop_the_run(tmp_pa
             quiet=True,
         )
     assert report.status_dict == {"success": 8}
+
+
+def test_hosts_are_asked_side_by_side_where_the_list_is_sorted_by_them_and_files_pass_a_step(
+    tmp_path: Path, media: Path
+) -> None:
+    """The rows of a host that wait for it keep no step busy: they must not keep the next host waiting."""
+    with serve(media) as slow, serve(media, host="127.0.0.2") as other:
+        table = pa.table({"url": [server.url(f"1.jpg?{n}") for server in (slow, other) for n in range(300)]})
+        config = Config.from_options(
+            {
+                "url_list": "-",
+                "output_folder": tmp_path,
+                "number_sample_per_shard": 300,
+                "decode_check": True,
+                "transform_threads": 1,
+                "host_delay": 0.5,
+            }
+        )
+        waits: Counter[str] = Counter()
+        with closing(ShardWorker.of(config, ())(plan(cuts(table.to_batches(), 300), table.schema))) as happened:  # type: ignore[type-var]
+            for event in happened:
+                if isinstance(event, Progress) and event.metrics is not None:
+                    waits.update(event.metrics.waits)
+                if other.requests:
+                    break
+        assert 0 < len(slow.requests) < 20  # it was more than 45
+    assert max(waits, key=waits.__getitem__) == "hosts", waits
+    assert not waits["transforms"], waits

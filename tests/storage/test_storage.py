@@ -138,7 +138,8 @@ def test_a_file_that_appears_after_the_look_is_not_written_over(monkeypatch: pyt
         patch.setattr(output, "version", lambda name: "")
         with pytest.raises(FileExistsError):
             output.replace("run", b"mine", "")
-        patch.setattr(output, "read", lambda name, reads=iter([None, b"of another"]): next(reads))
+        reads = iter([None, b"of another"])
+        patch.setattr(output, "read", lambda name: next(reads))
         assert not output.put_if_absent("run", b"mine")
     assert output.read("run") == b"of another"
 

@@ -175,9 +175,8 @@ def test_a_list_that_is_replaced_while_it_is_read_is_not_mixed(s3: Door, size: i
         with_client(lambda client: client.put_object(Bucket="bucket", Key="lists/urls.txt", Body=b"x" * size))
         failures = ["500"]
         s3.fails = lambda method, target: failures.pop() if failures else ""
-        with pytest.raises(DamagedShard, match="urls.txt was replaced while it was read"):
-            while file.read(1 << 20):
-                pass
+        with pytest.raises(DamagedShard, match=r"urls\.txt was replaced while it was read"):
+            file.read()
     assert not failures
 
 

@@ -245,6 +245,11 @@ class Source:
         return [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
 
     @property
+    def given(self) -> list[str]:
+        """The files, folders and globs by which its files were found."""
+        return sorted({part.given for part in self._inputs if isinstance(part, File) and part.given})
+
+    @property
     def rows(self) -> int | None:
         """The number of rows, or None if it is not known yet; with a limit no more than that, and that if it is not
         known. Thread-safe."""

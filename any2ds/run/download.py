@@ -33,7 +33,7 @@ from any2ds.run.session import (
     refuse_clashes,
     run_info,
 )
-from any2ds.run.user_files import ShardNames, refuse_lists
+from any2ds.run.user_files import ShardNames, refuse_lists_in_the_way
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lease import RunLock
 from any2ds.storage.lock.run_lock import locked
@@ -99,7 +99,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     try:
         refuse_clashes(config, steps, source.schema.names)
         check_user_steps(config)
-        refuse_lists(output, source.input_files, ShardNames.of(config.to_options()))
+        refuse_lists_in_the_way(output, source, ShardNames.of(config.to_options()))
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it

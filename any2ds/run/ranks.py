@@ -1,7 +1,8 @@
 """Several runs make a dataset in one output folder, each one its share of the shards: the ranks of a job.
 
 Each rank holds a lock file of its own, `.any2ds/lock-rank-<number>-of-<size>`, which keeps out a second run of the same
-rank and fences its workers, and shares the one of the folder, which keeps out runs without a rank.
+rank and fences its workers. Then it looks at the lock files of the others: a run without a rank, or with another world
+size, keeps it out, and such a run looks at the files of the ranks.
 """
 
 from __future__ import annotations

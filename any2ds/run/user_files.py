@@ -6,6 +6,7 @@ the folder is listed anyway.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ from any2ds.core.errors import OutputError, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.dataset import tfds
+from any2ds.readers.sources import Source
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import InputFile, relative_place
 
+_ANOTHER = "choose another output_folder"
+_SAMPLE_SHARDS = (0, 1, 12_345)  # whose names are compared with a glob
 _NUMBERED = re.compile(r"(\d+)(.*)", re.ASCII | re.DOTALL)
 
 
@@ -53,17 +57,42 @@ class ShardNames:
         return name in self.of_all or self.shard_of(name) is not None
 
 
+def refuse_lists_in_the_way(output: OutputFolder, source: Source, shards: ShardNames) -> None:
+    """Raises OutputError if a list lies where the run writes, or if what the run writes would be read as a list: the
+    list would change while it is read, and the same command could not go on."""
+    names = [f"{shards.names.shard_name(shard_id)}{end}" for shard_id in _SAMPLE_SHARDS for end in shards.ends]
+    paths = {file.path for file in source.input_files}
+    for given in source.given:
+        fs, path = output.stores.open(given)
+        if path not in paths and relative_place(output.fs, output.path, fs, path) == "":
+            raise OutputError(
+                f"{output.url!r} is the folder of the url lists, and what any2ds writes would lie among them: nothing "
+                f"was changed; {_ANOTHER}, such as {given.rstrip('/') + '/dataset'!r}"
+            )
+        if not glob.has_magic(path):
+            continue
+        from fsspec.utils import glob_translate  # which lists without globs do without
+
+        folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/"
+        inside = relative_place(fs, folder, output.fs, output.path)
+        is_listed = re.compile(glob_translate(path.removeprefix(folder).lstrip("/"))).match
+        if inside is not None and any(is_listed(f"{inside}/{name}".lstrip("/")) for name in names):
+            raise OutputError(
+                f"{printable(given)} matches what any2ds writes to {output.url!r} as well, and that would be read as "
+                f"lists: nothing was changed; {_ANOTHER}, or a narrower pattern"
+            )
+    refuse_lists(output, source.input_files, shards)
+
+
 def refuse_lists(output: OutputFolder, lists: Iterable[InputFile], shards: ShardNames) -> None:
-    """Raises OutputError if one of `lists` lies in `output` where `shards` or the state of a dataset lie: it would be
-    lost, or is a file of the dataset that a folder or a glob of lists has taken in."""
+    """Raises OutputError if one of `lists` lies in `output` where `shards` or the state of a dataset lie."""
     for file in lists:
         first = (relative_place(output.fs, output.path, file.fs, file.path) or "").split("/")[0]
         plain = first.lower()  # a file system that ignores case has one file for both
         if plain in (layout.STATE_FOLDER, layout.REPORT_FILE) or shards.has(plain):
             raise OutputError(
                 f"the url list {printable(file.name)} lies where any2ds writes {printable(first)} of {output.url!r}, "
-                "and would be lost: nothing was changed; choose another output_folder, move the list, or give a "
-                "narrower pattern of lists"
+                f"and would be lost: nothing was changed; {_ANOTHER}, or move the list"
             )
 
 

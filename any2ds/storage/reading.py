@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
+from any2ds.core.errors import DamagedShard
 from any2ds.storage.patience import PATIENT, Patience, persist
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ class SeekableFile(io.RawIOBase):
 class PatientFile(SeekableFile):
     """A file that is opened again, and read from the same place, when reading breaks off.
 
-    Raises what the file system raises, FileNotFoundError at once.
+    Raises what the file system raises, FileNotFoundError at once, and DamagedShard if another file has taken its place
+    in between.
     """
 
     def __init__(
@@ -66,15 +68,18 @@ class PatientFile(SeekableFile):
         """`file` is what `open` has given, seekable."""
         self._name, self._open, self._stop, self._patience = name, open, stop, patience
         self._file = file
-        self._length = int(self._with_file(lambda file: file.seek(0, io.SEEK_END)))
+        self._identity: tuple[int, str | None] | None = None  # once it is known
+        self._identity = self._with_file(_identity)
 
     def _with_file(self, attempt: Callable[[Any], T]) -> T:
         """The result of `attempt` at the file, which is opened anew when that has failed."""
 
         def fresh() -> T:
-            if self._file is None:
-                self._file = self._open()
             try:
+                if self._file is None:
+                    self._file = self._open()
+                    if self._identity not in (None, _identity(self._file)):
+                        raise DamagedShard(f"{self._name} was replaced while it was read")
                 return attempt(self._file)
             except Exception:
                 self._drop()
@@ -86,13 +91,14 @@ class PatientFile(SeekableFile):
         file, self._file = self._file, None
         with contextlib.suppress(Exception):  # it is what failed
             file.close()
+            file.fs.invalidate_cache()  # the version of a file that was listed is remembered
 
     def readinto(self, buffer: Any) -> int:
         wanted = memoryview(buffer).cast("B")
 
         def attempt(file: Any) -> bytes:
             file.seek(self._position)
-            return bytes(file.read(min(len(wanted), max(0, self._length - self._position))))
+            return bytes(file.read(min(len(wanted), max(0, self._size() - self._position))))
 
         found = self._with_file(attempt)
         wanted[: len(found)] = found
@@ -100,8 +106,14 @@ class PatientFile(SeekableFile):
         return len(found)
 
     def _size(self) -> int:
-        return self._length
+        return self._identity[0] if self._identity else 0
 
     def close(self) -> None:
-        self._drop()
+        if not self.closed:
+            self._drop()
         super().close()
+
+
+def _identity(file: Any) -> tuple[int, str | None]:
+    """The size and the version of an open file."""
+    return int(file.seek(0, io.SEEK_END)), version_of(getattr(file, "details", None))

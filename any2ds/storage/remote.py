@@ -111,23 +111,24 @@ class RemoteFolder(OutputFolder):
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        if not self.has_conditions:  # of two at once the last one has made it
-            if self.read(name) is not None:
-                return False
-            self.write(name, data)
-            return self.read(name) == data
+        if not self.has_conditions and self.read(name) is not None:
+            return False
         try:
             self._change(f"uploading {name}", lambda: self.replace(name, data, ""))
         except FileExistsError:
             return self.read(name) == data  # an attempt whose answer was lost finds its own file
-        return True
+        return self.has_conditions or self.read(name) == data  # without conditions the last of two has made it
 
     def version(self, name: str) -> str:
         return "" if self._look_at(name) is None else "any"
 
     def replace(self, name: str, data: bytes, version: str) -> str:
-        if not version and self.version(name):
-            raise FileExistsError(name)
+        if not version:
+            if self.version(name):
+                raise FileExistsError(name)
+            with contextlib.suppress(NotImplementedError, ValueError):  # there may be no such mode
+                self.fs.pipe_file(self._full(name), data, mode="create")  # Azure refuses what is there by now
+                return "any"
         self.fs.pipe_file(self._full(name), data)
         return "any"
 
@@ -307,6 +308,13 @@ class ServerFolder(RemoteFolder):
         temporary = self._temporary()
         self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(temporary), data))
         self._rename(temporary, name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Servers know no condition: of two at once the last one has made it."""
+        if self.read(name) is not None:
+            return False
+        self.write(name, data)
+        return self.read(name) == data
 
     def publish(self, files: Mapping[str, Path]) -> None:
         for name, staged in files.items():

@@ -115,6 +115,21 @@ def test_missing_data_are_found(output_format: str) -> None:
     assert json.loads(outcome.stdout)["broken_shards"] == [1]
 
 
+@pytest.mark.parametrize("damage", ["garbage", "a row less"])
+def test_a_damaged_table_for_other_tools_is_found(damage: str) -> None:
+    play = Play(dict.fromkeys(NAMES, "ok"), number_sample_per_shard=2, preset="img2dataset")
+    assert play.run().exit_code == 0
+    path = Path(play.path, "00001.parquet")
+    assert play.run("verify").exit_code == 0
+    if damage == "garbage":
+        path.write_bytes(b"garbage" * 100)
+    else:
+        pq.write_table(pq.read_table(path).slice(1), path)
+    outcome = play.run("verify", json="-")
+    assert outcome.exit_code == 1
+    assert json.loads(outcome.stdout)["broken_shards"] == [1]
+
+
 def change_members(path: Path, edit: Callable[[list[tuple[str, bytes]]], list[tuple[str, bytes]]]) -> None:
     """The members of a tar file, which is written anew."""
     with tarfile.open(path) as tar:

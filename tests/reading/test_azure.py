@@ -5,6 +5,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, OutputError
 from any2ds.storage.addresses import address_of
+from any2ds.storage.opening import open_folder
 from any2ds.testing.server import serve
 from tests.support.programs import program
 from tests.support.servers import free_port, running
@@ -109,6 +111,17 @@ def test_a_shard_that_is_replaced_or_removed_is_named(made: Callable[[str], str]
     with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 'az://.*No such file"):
         any2ds.load(url, retry_seconds=0)[13]
     assert ds[20]["data"] == content(20)
+
+
+def test_of_many_who_put_a_file_if_it_is_absent_one_does(place: str) -> None:
+    output = open_folder(place)
+    contents = [b"%d" % number * 1000 for number in range(8)]
+    for turn in range(5):
+        name = f".any2ds/segments/{turn}.json"
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(lambda data, name=name: output.put_if_absent(name, data), contents))
+        assert results.count(True) == 1
+        assert output.read(name) == contents[results.index(True)]
 
 
 def test_no_dataset_no_container_and_a_wrong_key(place: str) -> None:

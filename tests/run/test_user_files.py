@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.errors import OutputError
 from any2ds.core.reports import RunReport
 from tests.support.params import sampled
 
@@ -97,16 +97,26 @@ class TestLists:
         os.link(out / "00000.parquet", tmp_path / "hard.parquet")
         assert "holds 00000.parquet, which any2ds did not write" in refused(tmp_path, tmp_path / "hard.parquet", out)
 
-    @pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet"])
-    def test_a_folder_or_glob_of_lists_that_takes_in_the_dataset(self, tmp_path: Path, pattern: str) -> None:
+    @pytest.mark.parametrize("written", ["lists", "lists/../lists", "link", "lists/"])
+    def test_the_folder_of_the_lists_is_no_output_folder(self, tmp_path: Path, written: str) -> None:
         lists = parquet_list(tmp_path / "lists/part-0.parquet", *range(6)).parent
-        url_list = f"{lists}/{pattern}"
-        run(url_list, lists)
-        before = (lists / "part-0.parquet").read_bytes()
-        with pytest.raises(UsageError):
-            run(url_list, lists)
-        assert run(f"{lists}/part-*.parquet", lists).shards == 0  # a narrower pattern goes on
-        assert (lists / "part-0.parquet").read_bytes() == before
+        (tmp_path / "link").symlink_to(lists)
+        other = text_list(tmp_path / "other.txt", "a")
+        words = refused(tmp_path, [other, lists], f"{tmp_path}/{written}")
+        assert "is the folder of the url lists" in words
+        assert f"choose another output_folder, such as '{lists}/dataset'" in words
+
+    @pytest.mark.parametrize("pattern", ["lists/*.parquet", "lists/*", "lists/**/*.parquet", "*/*.parquet"])
+    def test_a_glob_of_lists_that_takes_in_the_dataset(self, tmp_path: Path, pattern: str) -> None:
+        lists = parquet_list(tmp_path / "lists/part-0.parquet", *range(6)).parent
+        words = refused(tmp_path, f"{tmp_path}/{pattern}", lists if pattern.startswith("lists") else tmp_path / "out")
+        assert "matches what any2ds writes to" in words
+        assert "or a narrower pattern" in words
+
+    def test_a_glob_beside_the_dataset(self, tmp_path: Path) -> None:
+        out = parquet_list(tmp_path / "out/part-0.parquet", *range(6)).parent
+        for expected in (3, 0):
+            assert run(f"{out}/part-*.parquet", out).shards == expected
 
     def test_other_lists_in_the_output_folder(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
@@ -123,7 +133,8 @@ class TestLists:
         for url_list, out, words in (
             ("memory://bucket/lists/00001.parquet", "memory://bucket/lists/", "lies where any2ds writes 00001.parquet"),
             ("memory://bucket/*/00000.txt", "memory://bucket/out", "holds 00007.parquet, which any2ds did not write"),
-            ("memory://bucket/lists/0*", "memory://bucket/lists", "lies where any2ds writes 00001.parquet"),
+            ("memory://bucket/lists/", "memory://bucket/lists", "is the folder of the url lists"),
+            ("memory://bucket/lists/0*", "memory://bucket/lists", "matches what any2ds writes"),
         ):
             with pytest.raises(OutputError, match=words):
                 run(url_list, out, input_format="txt")

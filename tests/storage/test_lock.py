@@ -105,6 +105,19 @@ def on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return lambda: monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "another"))
 
 
+@pytest.mark.parametrize("there", ["a file", "a link"])
+def test_what_is_no_folder_is_told_by_its_name(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "out"
+    if there == "a file":
+        path.write_bytes(b"mine")
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    for url in (path, path / "inner"):
+        with pytest.raises(OutputError, match=f"{path} is a file, or a link that leads nowhere, and no folder"):
+            download(["nope://host/1"], str(url), distributor="inline", quiet=True)
+    assert os.listdir(tmp_path) == ["out"]
+
+
 # --- one at a time ---
 
 
@@ -328,6 +341,15 @@ def test_a_run_notices_that_it_was_taken_over_and_leaves_the_lock_to_the_other(o
         with pytest.raises(LockLost, match="process 12 on elsewhere"):
             lock.check()
     assert out.read(LOCK) == taken
+
+
+def test_a_worker_that_ends_leaves_the_file_that_those_of_other_machines_have_locked(folder: OutputFolder) -> None:
+    workers = Path(folder.path) / ".any2ds/workers"
+    with alone(folder) as lock:
+        with working(folder, lock.locks):
+            before = workers.stat()
+        assert os.path.samestat(workers.stat(), before)
+    assert names_in(folder) == set()
 
 
 def test_a_worker_of_a_run_that_lost_the_folder_does_not_begin(out: OutputFolder) -> None:

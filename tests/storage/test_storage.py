@@ -130,6 +130,20 @@ def test_of_many_who_put_a_file_if_it_is_absent_one_does(output: OutputFolder) -
     assert output.names(".any2ds/segments") == ["0001.json"]
 
 
+def test_a_file_that_appears_after_the_look_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store that can make a file on condition that there is none, as Azure."""
+    output = open_folder(f"memory://{uuid.uuid4().hex}/data")
+    output.write("run", b"of another")
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "version", lambda name: "")
+        with pytest.raises(FileExistsError):
+            output.replace("run", b"mine", "")
+        reads = iter([None, b"of another"])
+        patch.setattr(output, "read", lambda name: next(reads))
+        assert not output.put_if_absent("run", b"mine")
+    assert output.read("run") == b"of another"
+
+
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is flushed and renamed, in this order; folders end with a slash."""

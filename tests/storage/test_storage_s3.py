@@ -10,8 +10,9 @@ import boto3
 import pytest
 from s3fs import S3FileSystem
 
-from any2ds.core.errors import LockLost, OutputError
+from any2ds.core.errors import DamagedShard, LockLost, OutputError
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lists import input_files
 from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import Patience
 from any2ds.storage.stores import Stores
@@ -163,6 +164,20 @@ def test_what_fails_is_asked_again_by_one_layer_alone(s3: Door, how: str, reques
         with pytest.raises((OSError, OutputError)):
             work()
         assert s3.failed[how] == requests
+
+
+@pytest.mark.parametrize("size", [5 << 20, 12 << 20])
+def test_a_list_that_is_replaced_while_it_is_read_is_not_mixed(s3: Door, size: int) -> None:
+    with_client(lambda client: client.put_object(Bucket="bucket", Key="lists/urls.txt", Body=bytes(12 << 20)))
+    (found,), _ = input_files("s3://bucket/lists", Stores(patience=Patience(4, 0.01, 0.01)))
+    with found.open() as file:
+        assert file.read(1000) == bytes(1000)
+        with_client(lambda client: client.put_object(Bucket="bucket", Key="lists/urls.txt", Body=b"x" * size))
+        failures = ["500"]
+        s3.fails = lambda method, target: failures.pop() if failures else ""
+        with pytest.raises(DamagedShard, match=r"urls\.txt was replaced while it was read"):
+            file.read()
+    assert not failures
 
 
 ODD = ["a&b<c>.tar", "per cent % + plus.tar", "quote\"'s.tar", "Grüße 写真.tar", "a;&amp;.tar"]

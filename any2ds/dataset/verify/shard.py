@@ -116,6 +116,7 @@ class _ShardCheck:
         table = self._read_metadata(files.metadata)
         if table is not None:
             self._check_keys(table, shard)
+            self._check_visible_table(table)
             if files.data is not None and self._dataset.writer is not None:
                 self._check_data(table, files.data)
 
@@ -225,6 +226,19 @@ class _ShardCheck:
                 message = f"{self._files.stats}: {name} is {recorded}, but the metadata has {counted}"
                 self.findings.add("stats", message)
 
+    def _check_visible_table(self, table: pa.Table) -> None:
+        """With a preset, other tools read a table of its own, of the same rows."""
+        if (name := self._files.visible) is None:
+            return
+        path = self._local(name)
+        try:
+            rows = pq.read_metadata(path).num_rows
+        except Exception as error:  # of Arrow, and of the system
+            self.add_error(error, "metadata", f"{name} cannot be read")
+            return
+        if rows != table.num_rows:
+            self.findings.add("metadata", f"{name} has {rows} rows, {self._files.metadata} has {table.num_rows}")
+
     # --- data ---
 
     def _check_data(self, table: pa.Table, name: str) -> None:
@@ -269,20 +283,22 @@ class _Samples:
         # Hashes by img2dataset are of the bytes before they were resized.
         hashes = () if is_of_other_tool else recorded_hash_columns(dataset.run.options if dataset.run else None)
         result.hashes = {name for name in hashes if name in stored.schema.names}
-        self._expected = stored.num_rows
-        self._unseen = {row["key"]: row for row in stored.to_pylist()}
+        self._table = stored
+        self._unseen = {key: number for number, key in enumerate(stored["key"].to_pylist())}
+        self._block_start, self._block = 0, list[dict[str, Any]]()
 
     @property
     def progress(self) -> str:
-        return f"{self._expected - len(self._unseen):,} of {self._expected:,} samples"
+        return f"{self._table.num_rows - len(self._unseen):,} of {self._table.num_rows:,} samples"
 
     def compare(self, sample: StoredSample) -> None:
-        row = self._unseen.pop(sample.key, None)
-        if row is None:
+        number = self._unseen.pop(sample.key, None)
+        if number is None:
             self._about("samples", sample.key, "in the data, but no success in the metadata, or more than once")
         elif self._is_of_other_tool:
             self._result.bytes_read += sum(_read(body) for body in sample.members.values())
         else:
+            row = self._row(number)
             for ext, prefix in self._files(row):
                 if (body := sample.members.get(ext)) is not None:
                     self._check_file(sample.key, body, row, prefix)
@@ -295,6 +311,13 @@ class _Samples:
         """To be called at the end of the data."""
         for key in self._unseen:
             self._about("samples", key, "a success in the metadata, but not in the data")
+
+    def _row(self, number: int) -> dict[str, Any]:
+        """A row of the metadata, of which a block is values of Python at a time: most samples come in its order."""
+        if not self._block_start <= number < self._block_start + len(self._block):
+            self._block_start = number - number % _ROWS_AT_ONCE
+            self._block = self._table.slice(self._block_start, _ROWS_AT_ONCE).to_pylist()
+        return self._block[number - self._block_start]
 
     def _files(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Extension of each file that a sample is to have, and with what the columns that tell of it begin."""

@@ -65,12 +65,16 @@ class FileLock:
         found = os.fstat(self._fd)
         return f"{kernel()}:{found.st_dev}:{found.st_ino}"
 
-    def release(self) -> None:
-        """Unlock the file, and remove it if it is empty and nobody else has it locked."""
+    def release(self, remove: bool = True) -> None:
+        """Unlock the file, and remove it if it is empty and nobody else has it locked.
+
+        On a disk that several machines share each may see its own locks alone: there a file that others share is kept
+        without `remove`.
+        """
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
-            if not os.fstat(self._fd).st_size and self._is_alone() and self._is_at_path():
+            if remove and not os.fstat(self._fd).st_size and self._is_alone() and self._is_at_path():
                 self.path.unlink()
         self._forget()
 

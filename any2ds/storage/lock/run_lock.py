@@ -95,6 +95,9 @@ def locked(
             yield lock
         finally:
             _sweep(output)  # after workers of this run that were killed
+            with contextlib.suppress(OSError):  # and the file that workers of this run have locked, which they leave
+                if (workers := _acquire(output, layout.workers_of(name))) is not None:
+                    workers.release()
 
 
 @contextmanager
@@ -143,7 +146,7 @@ def working(output: OutputFolder, locks: tuple[LockRef, ...]) -> Iterator[None]:
         persist(f"looking at {lock_file}", output.guard)
         yield
     finally:
-        file_lock.release()
+        file_lock.release(remove=not output.is_local)
 
 
 def _bury(output: OutputFolder, lock_files: Collection[str], intervals: Intervals) -> None:
@@ -200,6 +203,11 @@ def _acquire(output: OutputFolder, name: str, shared: bool = False, wait: float 
         with contextlib.suppress(FileNotFoundError, FileExistsError):  # the folder was empty: another run removed it
             path = _kernel_lock_path(output, name)
             return FileLock(Path()) if path is None else FileLock.acquire(path, shared, wait)
+    try:
+        output.create_folder(layout.STATE_FOLDER)
+    except FileExistsError as error:
+        text = f"{error.filename or output.path} is a file, or a link that leads nowhere, and no folder"
+        raise NotADirectoryError(text) from error
     raise FileNotFoundError(f"{output.path} is removed repeatedly")
 
 

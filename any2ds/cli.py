@@ -346,7 +346,7 @@ def _all_options() -> set[str]:
 
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
-    if name == "estimate" and given.get("from_dataset"):
+    if name == "estimate" and ("from_dataset" in given or "config" in given):
         from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)

@@ -346,7 +346,7 @@ def _all_options() -> set[str]:
 
 def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of a command, with those that it finds elsewhere."""
-    if name == "estimate" and given.get("from_dataset"):
+    if name == "estimate" and ("from_dataset" in given or "config" in given):
         from any2ds.estimate.sample import with_recorded
 
         return with_recorded(given)
@@ -359,10 +359,14 @@ def parse(words: Sequence[str], command: Command) -> dict[str, str]:
     from any2ds.core.errors import OptionError
 
     before = _before_dashes(words)
-    options, others = option_parser(command).parse_known_args(list(_normalized(before, command)))
+    normalized = list(_normalized(before, command))
+    for word in normalized:
+        if _has_one_dash_too_few(word, command):  # argparse takes `-output_format=x` as `-o utput_format=x`
+            raise OptionError(_unknown(word, command))
+    options, others = option_parser(command).parse_known_args(normalized)
     given: dict[str, str] = vars(options)
     for word in others:
-        if re.match(r"--?[A-Za-z]", word):
+        if re.match(r"--[^=]|-[A-Za-z]", word):
             raise OptionError(_unknown(word, command))
     by_position: dict[str, str] = {}
     for word in (*others, *words[len(before) + 1 :]):
@@ -375,7 +379,9 @@ def parse(words: Sequence[str], command: Command) -> dict[str, str]:
 
 def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:
     """`--max-per-host 3`, `--nofsync` and `--quiet` as `--max_per_host 3`, `--fsync=False` and `--quiet=True`: a flag
-    takes the word behind it only if that is True or False, since it may be the list or the folder."""
+    takes the word behind it only if that is True or False, since it may be the list or the folder. A value
+    that begins with a dash is joined, `--user_agent=-x`: argparse takes it for an option, where it is no number."""
+    from any2ds.config.commands import SHORT_NAMES
     from any2ds.config.options import declared, makes_datasets
     from any2ds.config.presets import foreign_flags
 
@@ -390,15 +396,27 @@ def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
         name = command.aliases.get(name, name)
-        negated = name.removeprefix("no").lstrip("_")
+        negated = name[2:].lstrip("_") if name.startswith("no") else name
         if equals:
             yield f"--{name}={value}"
         elif name in flags:
             yield f"--{name}={rest.popleft() if rest and rest[0].lower() in ('true', 'false') else True}"
         elif name != negated and negated in flags:
             yield f"--{negated}=False"
+        elif rest and re.match(r"-[^-]", rest[0]) and rest[0] not in (*SHORT_NAMES.values(), "-h", "-V"):
+            yield f"--{name}={rest.popleft()}"
         else:
             yield f"--{name}"
+
+
+def _has_one_dash_too_few(word: str, command: Command) -> bool:
+    """Whether a word is the name of an option behind a single dash: `-output_format`."""
+    from any2ds.config.options import declared
+
+    if not re.match(r"-[^-]{2}", word):
+        return False
+    name = word[1:].partition("=")[0].replace("-", "_")
+    return any(name == info.name or name in info.hints.split() for info in declared(command.groups))
 
 
 def _unknown(word: str, command: Command) -> str:

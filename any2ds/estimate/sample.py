@@ -9,20 +9,32 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from any2ds.config.hashes import hash_columns
-from any2ds.config.options import Config, FetchOptions, StorageOptions, changed, declared, parse_groups
+from any2ds.config.options import (
+    ESTIMATE_GROUPS,
+    Config,
+    FetchOptions,
+    InputOptions,
+    StorageOptions,
+    changed,
+    declared,
+    flat,
+    parse_groups,
+    with_config_file,
+)
+from any2ds.config.parsers import HashCheck, HashChecks, hash_check
 from any2ds.core import layout, text
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import NetworkDown, OptionError, OutputError, RunError
 from any2ds.core.failures import DUPLICATE, SUCCESS, Failure
 from any2ds.core.histogram import Histogram
-from any2ds.core.members import URL, column
+from any2ds.core.members import URL, Members, column
+from any2ds.core.metadata import EXPECTED_HASH
 from any2ds.core.reports import IncompleteRun, ProcessCost, RobotsCost, RunReport
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
@@ -35,7 +47,7 @@ from any2ds.describe.sums import spread
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.profiles import Profiles
-from any2ds.readers.columns import hash_sources, wanted_columns
+from any2ds.readers.columns import ALL
 from any2ds.run.download import make_dataset
 from any2ds.storage.opening import open_folder
 from any2ds.storage.stores import Stores
@@ -120,7 +132,7 @@ def fetch_sample(chosen: ChosenRows, folder: str) -> Sample:
         )
     output.create()
     # The next estimate may replace what this one leaves, however it ends.
-    output.write(layout.SAMPLE_FILE, orjson.dumps({"files": chosen.files}))
+    output.write(layout.SAMPLE_FILE, orjson.dumps({"files": chosen.files, "options": _list_options(config)}))
     report, problem = RunReport(), ""
     fetchers = BriefFetchers(config.storage, chosen.seconds + DELAY_SECONDS)
     try:
@@ -135,10 +147,18 @@ def fetch_sample(chosen: ChosenRows, folder: str) -> Sample:
 
 
 def _sample_config(config: Config, rows: pa.Table, folder: str) -> Config:
-    """The options of the run over `rows`: one process, and a folder of its own."""
+    """The options of the run over `rows`: one process, and a folder of its own.
+
+    The rows have been read as the options say, and their columns are called as in a dataset: paths (`images[].url`) and
+    new names of columns have no meaning any more.
+    """
+    members, names = config.members, rows.schema.names
     given = replace(
         config.input,
-        url_list=_with_list_columns(config, rows),
+        url_list=rows if members is None else rows.drop_columns("url"),  # which is that of the first member
+        url_col="url" if members is None else ",".join(f"{name}:{column(name, URL)}" for name in members.names),
+        caption_col="caption" if "caption" in names else None,
+        save_additional_columns=(ALL,),
         input_format=None,
         url_template=None,
         limit=None,
@@ -147,19 +167,27 @@ def _sample_config(config: Config, rows: pa.Table, folder: str) -> Config:
     )
     distributor = config.run.distributor if config.run.is_on_this_machine else "multiprocessing"
     running = replace(config.run, processes_count=1, distributor=distributor, quiet=True)
-    output = replace(config.output, output_folder=folder, incremental_mode="overwrite")
+    check = _checks_of_dataset(config.output.verify_hash, members)
+    output = replace(config.output, output_folder=folder, incremental_mode="overwrite", verify_hash=check)
     watch = replace(config.watch, reporters=None, enable_wandb=False, metrics_port=None, report=False)
     share = replace(config.share, rank=None, world_size=None)
     return replace(config, input=given, run=running, output=output, watch=watch, share=share)
 
 
-def _with_list_columns(config: Config, rows: pa.Table) -> pa.Table:
-    """Rows of the dataset with columns as the list has them."""
-    check, members = config.output.verify_hash, config.members
-    if members is not None:  # of which the first has the same
-        rows = rows.drop_columns("url")
-    theirs = wanted_columns(config.input, hash_sources(check, members), hash_columns(config.output))
-    return rows.rename_columns([theirs.get(name, name) for name in rows.schema.names])
+def _checks_of_dataset(check: HashCheck | HashChecks | None, members: Members | None) -> HashCheck | HashChecks | None:
+    """The same checks, of the columns of expected hashes that a dataset has."""
+    if check is None or members is None:
+        return check and HashCheck(EXPECTED_HASH.name, check.parts[0].kind)
+    checked = {name: each for name in members.names if (each := check.of(name)) is not None}
+    return hash_check({name: (column(name, EXPECTED_HASH.name), each.kind) for name, each in checked.items()})
+
+
+def _list_options(config: Config) -> dict[str, Any]:
+    """The options that say how the list is read, for an estimate that takes the sample later: the run of the sample
+    reads rows that were read already."""
+    check = config.output.verify_hash
+    given = changed({**flat([config.input]), "verify_hash": None if check is None else str(check)})
+    return {name: value for name, value in given.items() if name not in ("url_list", *_NOT_TAKEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +239,13 @@ def _place(row: Row) -> tuple[int, int, str]:
 
 def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of an estimate, with those of the dataset that it takes as its sample, if it does: its list, and how
-    it was made. Raises OutputError for what is no dataset."""
-    folder = given.get("from_dataset")
-    if folder is None or given.get("preset") is not None:
+    it was made. Those of a config file win over the dataset's, and those given over both. Raises OutputError for what
+    is no dataset."""
+    written = with_config_file(given, ESTIMATE_GROUPS)
+    folder = written.get("from_dataset")
+    if folder is None or written.get("preset") is not None:
         return given
-    storage = parse_groups({"storage_options": given.get("storage_options")}, (StorageOptions,))[0]
+    storage = parse_groups({"storage_options": written.get("storage_options")}, (StorageOptions,))[0]
     dataset = of_place(Dataset, str(folder), None, Stores(storage.storage_options))
     run = dataset.run
     not_taken = _NOT_TAKEN if RecipeFile.found(dataset.folder, dataset.entries) is None else _NOT_TAKEN_OF_RECIPES
@@ -226,12 +256,16 @@ def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in known and name not in not_taken
     }
     files = [file.name for segment in run.lists for file in segment.files] if run is not None else []
-    files = files or orjson.loads(dataset.folder.read(layout.SAMPLE_FILE) or b"{}").get("files")
+    sample = orjson.loads(dataset.folder.read(layout.SAMPLE_FILE) or b"{}")
+    if "options" in sample:
+        of_list = {field.name for field in fields(InputOptions)} | {"verify_hash"}
+        recorded = {name: value for name, value in recorded.items() if name not in of_list} | sample["options"]
+    files = files or sample.get("files")
     if files:
         recorded["url_list"] = files[0] if len(files) == 1 else files
-    elif "url_list" not in given:
+    elif "url_list" not in written:
         raise OptionError(f"{folder}: does not say of which list it was made: url_list is missing")
-    return {**recorded, **given, "from_dataset": dataset.folder.url}
+    return {**recorded, **written, **given, "from_dataset": dataset.folder.url}
 
 
 def read_sample(folder: str, config: Config) -> Sample:

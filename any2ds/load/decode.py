@@ -109,7 +109,7 @@ def image(data: bytes, channels: int = 3) -> Any:
     damaged JPEG, and for an image of 32 bits."""
     import numpy as np
     import simplejpeg
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     if data[:2] == b"\xff\xd8":
         try:
@@ -132,10 +132,10 @@ def image(data: bytes, channels: int = 3) -> Any:
             if opened.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of which nothing says how they become 8")
             has_16_bits = opened.mode.startswith("I;16")
-            upright = ImageOps.exif_transpose(opened)
-            picture = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8)) if has_16_bits else upright
-            found = np.array(picture.convert(MODES[channels]))  # a copy, which can be written to
-            return found[:, :, None] if channels == 1 else found
+            picture = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8)) if has_16_bits else opened
+            pixels = np.array(picture.convert(MODES[channels]))  # a copy, which can be written to
+            pixels = _upright(pixels, _orientation_of(opened))  # a PNG may have its Exif data behind its pixels
+            return pixels[:, :, None] if channels == 1 else pixels
 
 
 class _TooLarge(ValueError):
@@ -153,6 +153,16 @@ def _orientation_of_jpeg(data: bytes) -> int:
         return 1
     found = head.read(data, "jpeg")
     return 1 if found is None else found.orientation
+
+
+def _orientation_of(opened: Any) -> int:
+    """Orientation of a loaded picture of Pillow, 1 to 8; 1 if its Exif data are unusable.
+
+    Not by `ImageOps.exif_transpose`, which raises for unusable Exif data, and follows XMP as well, which transforms
+    do not. Pillow turns TIFF itself, and keeps no Exif data of it here.
+    """
+    exif = opened.info.get("exif")  # a text of a PNG may be called so, too
+    return head.orientation_of(exif.removeprefix(b"Exif\0\0")) if isinstance(exif, bytes) else 1
 
 
 def _upright(pixels: Any, orientation: int) -> Any:

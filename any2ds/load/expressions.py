@@ -2,7 +2,7 @@
 
 They are Python expressions of comparisons, `and`, `or`, `not` and `in`, which `ast` reads and pyarrow evaluates with
 the types of the columns: nothing is run as Python. SQL's `=`, `<>`, `is null`, `true` and upper-case words are taken
-as well.
+as well, and names in backquotes that have blanks or signs: "`captions[0]` = 'a cat'".
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ import pyarrow.compute as pc
 from any2ds.core.errors import MissingColumns, UsageError
 
 _LONGEST = 20_000  # characters
-_SPELLINGS = re.compile(
-    r"""(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    |(?P<sign>(?<![=!<>])=(?!=)|<>|\s+)
-    |(?P<word>\b(?:and|or|not|in|is|null|true|false)\b)""",
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+)
+    |(?P<prefix>\b[bfrtu]{1,2})?(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |`(?P<quoted>(?:[^`]|``)+)`
+    |(?P<number>\.?\d(?:e[-+]|[\w.])*)
+    |(?P<name>[^\W\d](?:[^\x00-\x7f\s]|\w)*(?:\.(?:[^\x00-\x7f\s]|\w)+)*)  # also accents that follow their letters
+    |(?P<sign>==|!=|<>|<=|>=|=)
+    |(?P<other>.)""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 _SIGNS = {"=": "==", "<>": "!="}
-_WORDS = {"null": "None", "true": "True", "false": "False"}
+_WORDS = {word: word for word in ("and", "or", "not", "in", "is")} | {"null": "None", "true": "True", "false": "False"}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], pc.Expression]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -59,7 +63,7 @@ def parse(text: str, columns: Columns) -> pc.Expression:
     if len(text) > _LONGEST:
         raise UsageError(f"where: the condition is too long: {len(text):,} characters, at most {_LONGEST:,}")
     try:
-        return _condition(ast.parse(_SPELLINGS.sub(_as_python, text).strip(), mode="eval").body, columns)
+        return _condition(_parsed(text), columns)
     except (RecursionError, MemoryError) as error:  # of the parser, which has no other word for it
         raise UsageError("where: the condition is nested too deeply") from error
     except (SyntaxError, ValueError) as error:
@@ -67,14 +71,58 @@ def parse(text: str, columns: Columns) -> pc.Expression:
         raise UsageError(f"where: {text!r} cannot be understood: {reason}") from error
 
 
-def _as_python(match: re.Match[str]) -> str:
-    if text := match["text"]:
-        quote = text[0]
-        return repr(re.sub(r"\\(.)", r"\1", text[1:-1].replace(quote * 2, quote), flags=re.DOTALL))
-    if sign := match["sign"]:
-        return _SIGNS.get(sign, " ")
-    word = match["word"].lower()
-    return _WORDS.get(word, word)
+def _parsed(text: str) -> ast.expr:
+    """The condition as Python's grammar has it. Raises SyntaxError and ValueError.
+
+    Python sees placeholders of the names of columns, since these may be keywords (`class`) or no identifiers (in
+    backquotes), and it takes compatible characters of names for the same.
+    """
+    names: dict[str, str] = {}  # placeholder -> column
+    words: list[str] = []
+    is_behind_text = False
+    for token in _TOKEN.finditer(text):
+        if token["blank"]:
+            words.append(" ")
+            continue
+        if token["text"]:
+            if is_behind_text:
+                raise ValueError(f"two texts in a row, at {token[0]}")
+            words.append(_text(token))
+        elif name := _name(token):
+            placeholder = f"_{len(names)}"
+            names[placeholder] = name
+            words.append(f" {placeholder} ")
+        elif token[0] in ("#", "'", '"', "`", "\\"):
+            raise ValueError(f"{token[0]} outside of a text, or the end of a text is missing")
+        else:
+            words.append(_SIGNS.get(token[0]) or _WORDS.get(token[0].lower(), token[0]))
+        is_behind_text = token["text"] is not None
+    condition = ast.parse("".join(words).strip(), mode="eval").body
+    for node in ast.walk(condition):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+        elif isinstance(node, ast.Attribute):  # `a . b`
+            node.attr = names.get(node.attr, node.attr)
+    return condition
+
+
+def _name(token: re.Match[str]) -> str | None:
+    """The column that a token names."""
+    if token["quoted"]:
+        return token["quoted"].replace("``", "`")
+    name = token["name"]
+    return None if name is None or name.lower() in _WORDS or name == "None" else name
+
+
+def _text(token: re.Match[str]) -> str:
+    """A text, or b'...', as Python writes it. Raises ValueError for other prefixes, and escapes in bytes."""
+    prefix, written = (token["prefix"] or "").lower(), token["text"]
+    if prefix not in ("", "b"):
+        raise ValueError(f"{token[0]}: a text is written as '...'")
+    if prefix and "\\" in written:
+        raise ValueError(f"{token[0]}: bytes are written without backslashes")
+    quote = written[0]
+    return prefix + repr(re.sub(r"\\(.)", r"\1", written[1:-1].replace(quote * 2, quote), flags=re.DOTALL))
 
 
 def _condition(node: ast.expr, columns: Columns) -> pc.Expression:
@@ -101,10 +149,14 @@ def _is_column(node: ast.expr) -> bool:
 
 
 def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.DataType]:
-    """Name, values and type of a column. Raises MissingColumns."""
+    """Name, values and type of a column; those of a dictionary (categories of pandas) are decoded. Raises
+    MissingColumns."""
     if (name := ast.unparse(node)) not in columns:
         raise MissingColumns([name], list(columns), "where")
-    return name, pc.field(name), columns[name]
+    field, kind = pc.field(name), columns[name]
+    if pa.types.is_dictionary(kind):  # which Arrow neither looks up in lists nor compares with all types
+        field, kind = field.cast(kind.value_type), kind.value_type
+    return name, field, kind
 
 
 def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns) -> pc.Expression:
@@ -154,8 +206,6 @@ def _family(kind: pa.DataType) -> str:
 def _literal(value: Any, name: str, kind: pa.DataType) -> pa.Scalar:
     """A value as the type of its column has it, or as one that can be compared with it exactly. Raises UsageError."""
     of = pa.types
-    if of.is_dictionary(kind):
-        kind = kind.value_type
     if of.is_null(kind):
         return pa.scalar(None)
     family = _family(kind)

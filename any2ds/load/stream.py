@@ -259,16 +259,17 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _ranks_of_environment() -> tuple[int, int]:
-    """Raises UsageError."""
+    """As the first launcher says whose variables are set, also if it started one process only: torchrun in a Slurm
+    step, say. Raises UsageError."""
     for size_name, rank_name in _LAUNCHERS:
         size, rank = int(os.environ.get(size_name) or 1), os.environ.get(rank_name)
-        if size > 1:
-            if rank is None:
-                raise UsageError(
-                    f"{size_name} says that there are {size} processes, and {rank_name} is not set: "
-                    f"name the process, as in stream(rank=0, world_size={size})"
-                )
+        if rank and os.environ.get(size_name):
             return int(rank), size
+        if size > 1:
+            raise UsageError(
+                f"{size_name} says that there are {size} processes, and {rank_name} is not set: "
+                f"name the process, as in stream(rank=0, world_size={size})"
+            )
     return 0, 1
 
 

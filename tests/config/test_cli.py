@@ -161,6 +161,12 @@ REFUSED = [
     (["urls.txt", "--webdataset"], "did you mean output_format=webdataset?"),
     (["urls.txt", "-nc"], "unknown option '-nc': options are given as --name=value"),
     (["urls.txt", "-timeout=5"], "did you mean timeout?"),
+    (["urls.txt", "-output_format=webdataset"], "unknown option '-output_format': did you mean output_format?"),
+    (["urls.txt", "-output", "out"], "unknown option '-output': did you mean output_folder?"),
+    (["urls.txt", "---quiet"], "unknown option '_quiet': did you mean quiet?"),
+    (["urls.txt", "--_quiet"], "unknown option '_quiet': did you mean quiet?"),
+    (["urls.txt", "--timeout", "-5e3"], "invalid timeout='-5e3'"),
+    (["urls.txt", "--timeout", "-o", "out"], "--timeout needs a value"),
     (["-help"], "did you mean --help?"),
     (["-version"], "did you mean --version?"),
     (["version"], "did you mean --version?"),
@@ -359,6 +365,12 @@ def test_a_value_may_follow_its_option_and_a_dash_is_standard_input(media: Path,
         ran = any2ds("--url_list", "-", "--output-folder", "out", "--quiet", cwd=tmp_path, input=server.url("0"))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert (tmp_path / "out" / "00000_stats.json").exists()
+
+
+@pytest.mark.parametrize("words", [["-x"], ["-x y"], ["-5"], ["-o x"]])
+def test_the_value_behind_an_option_may_begin_with_a_dash(words: list[str]) -> None:
+    given = parse(["urls.txt", "-oout", "--user-agent", *words, "--quiet"], COMMANDS["download"])
+    assert given == {"url_list": "urls.txt", "output_folder": "out", "user_agent": words[0], "quiet": "True"}
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(media: Path, tmp_path: Path) -> None:

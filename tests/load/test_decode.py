@@ -3,6 +3,7 @@
 import io
 import pickle
 import wave
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -239,12 +240,39 @@ def turned(orientation: int, form: str) -> bytes:
 
 
 def test_pictures_are_upright(tmp_path: Path) -> None:
-    files = {f"{n}.{form.lower()}": turned(n, form) for n in range(1, 9) for form in ("JPEG", "PNG")}
+    files = {f"{n}.{form.lower()}": turned(n, form) for n in range(1, 9) for form in ("JPEG", "PNG", "TIFF", "WEBP")}
     ds = any2ds.load(made(files, tmp_path), decode=True)
     for sample, content in zip(ds, files.values(), strict=True):
         wanted = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
         assert sample["data"].shape == wanted.shape
-        assert np.abs(sample["data"].astype(int) - wanted).max() < 20
+        assert np.abs(sample["data"].astype(int) - wanted).mean() < 10  # WebP blurs the colours at edges
+
+
+def png_with(chunk: bytes, content: bytes) -> bytes:
+    """A picture of 6 x 4 pixels with one more chunk before its pixels."""
+    png = picture("PNG")
+    sum_of = zlib.crc32(chunk + content).to_bytes(4, "big")
+    return png[:33] + len(content).to_bytes(4, "big") + chunk + content + sum_of + png[33:]
+
+
+def test_unusable_exif_data_and_xmp_turn_nothing(tmp_path: Path) -> None:
+    """As transforms have it, which read the same files."""
+    raw_profile = b"Raw profile type exif\0\0" + zlib.compress(b"\nexif\n  8\nzzzzzzzz\n")
+    webp = io.BytesIO()
+    xmp = b'<x xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    Image.new("RGB", (6, 4)).save(webp, "WEBP", xmp=xmp)
+    broken = io.BytesIO()
+    Image.new("RGB", (6, 4)).save(broken, "WEBP", exif=b"Exif\0\0garbage!")
+    files = {
+        "0.png": png_with(b"eXIf", b"garbage!"),
+        "1.png": png_with(b"eXIf", b"II*\0\x08\0\0\0\x05\0"),
+        "2.png": png_with(b"zTXt", raw_profile),
+        "3.png": png_with(b"iTXt", b"exif\0\0\0\0\0a text"),
+        "4.webp": webp.getvalue(),
+        "5.webp": broken.getvalue(),
+    }
+    ds = any2ds.load(made(files, tmp_path), decode=True)
+    assert [sample["data"].shape for sample in ds] == [(4, 6, 3)] * len(files)
 
 
 def test_a_picture_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:

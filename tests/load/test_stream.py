@@ -178,6 +178,15 @@ def test_ranks_of_torchrun_and_wrong_ones(ds: Source, monkeypatch: pytest.Monkey
         monkeypatch.delenv(size)
 
 
+def test_the_inner_launcher_decides_also_with_one_process(ds: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert numbers(ds.stream()) == list(range(3, COUNT, 8))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert numbers(ds.stream()) == list(range(COUNT))
+
+
 def test_a_run_that_is_resumed_gives_what_one_without_a_break_gives(ds: Source) -> None:
     wanted = numbers(ds.stream(shuffle=True, seed=3, window=200))
     stream = ds.stream(shuffle=True, seed=3, window=200)

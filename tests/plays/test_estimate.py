@@ -1,5 +1,6 @@
 """`any2ds estimate` says what a run would take, and writes nothing into the dataset."""
 
+import hashlib
 import json
 import os
 from typing import Any
@@ -119,6 +120,47 @@ def test_rows_with_several_urls_need_all_of_them() -> None:
     assert found["list"]["largest_hosts"] == {play.web.base_url.split("/")[2]: 12}
 
 
+NESTED = {"0.jpg": "ok", "1.jpg": "ok", "2.jpg": "ok", "3.jpg": "http_404"}
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"url_col": "images[].url"}, {"images_index"}),
+        ({"url_col": "images[].url", "save_additional_columns": "*"}, {"images_index", "page", "a:b", "list_bytes"}),
+        ({"url_col": "images[].url", "caption_col": "texts[0]", "save_additional_columns": "page:from"}, {"from"}),
+        ({"url_col": "images[].url", "verify_hash": "images[].md5:md5", "referer_col": "page"}, {"page"}),
+        ({"url_col": "images[0].url", "save_additional_columns": "images[1].url:other"}, {"other"}),
+        ({"url_col": "a:images[0].url,b:images[1].url", "save_additional_columns": "*"}, {"page", "b_url"}),
+        ({"url_col": "a:images[0].url,b:images[1].url", "verify_hash": "b:images[1].md5:md5"}, {"b_expected_hash"}),
+        ({"url_template": "{page}0.jpg"}, {"url"}),
+    ],
+)
+def test_a_sample_of_paths_and_renamed_columns(options: dict[str, Any], names: set[str]) -> None:
+    rows = [
+        {
+            "images": [{"url": "{web}" + name, "md5": hashlib.md5(body_of(name)).hexdigest()} for name in pair],
+            "page": "{web}",
+            "texts": ["one", "two"],
+            "a:b": 1,
+            "bytes": 2,
+        }
+        for pair in (("0.jpg", "1.jpg"), ("2.jpg", "3.jpg"))
+    ]
+    play = Play(NESTED, lists={"list.jsonl": "\n".join(map(json.dumps, rows))}, **options)
+    found = estimated(play, sample_folder="sample")
+    each = "[]" in options.get("url_col", "")
+    assert (found["list"]["rows"], found["sample"]["rows"]) == ((4, 4) if each else (2, 2))
+    play.out = "sample"
+    metadata = play.run("inspect").metadata
+    assert names <= set(metadata[0])
+    assert ("caption_col" in options) == (metadata[0].get("caption") == "one")
+    play.options.clear()
+    later = estimated(play, from_dataset="sample")  # which knows how the list is read
+    assert later["list"] == found["list"]
+    assert later["sample"]["outcomes"] == found["sample"]["outcomes"]
+
+
 def test_the_delay_of_a_robots_txt_decides_the_time() -> None:
     play = Play({f"{n}.jpg": "ok" for n in range(300)} | {"robots.txt": Row(body=b"User-agent: *\nCrawl-delay: 0.3\n")})
     names = [f"{n}.jpg" for n in range(300)]
@@ -153,6 +195,18 @@ def test_a_dataset_is_taken_as_the_sample(trial: Play) -> None:
         assert run["seconds"]["low"] <= run["seconds"]["value"] <= run["seconds"]["high"]
         assert run["rows_per_second"] == pytest.approx(8 / run["seconds"]["value"], rel=0.3)
     assert "retries" in {advice["option"] for advice in found["advice"]}
+
+
+@pytest.mark.parametrize("way", ["inside", "python"])
+def test_a_config_file_may_name_the_dataset_and_wins_over_its_options(trial: Play, way: Any) -> None:
+    trial.options.clear()
+    config = trial.folder / "estimate.json"
+    config.write_text(json.dumps({"from_dataset": trial.path, "number_sample_per_shard": 2, "retries": 3}))
+    outcome = trial.run("estimate", way=way, config=str(config))
+    assert (outcome.exit_code or 0, outcome.error, outcome.requests.total()) == (0, None, 0), outcome.stderr
+    if way == "inside":
+        assert estimated(trial, config=str(config))["dataset"]["shards"] == 4
+        assert estimated(trial, config=str(config), number_sample_per_shard=8)["dataset"]["shards"] == 1
 
 
 # --- when there is nothing to estimate ---

@@ -402,7 +402,8 @@ class Source:
                 raise error.in_file(part.name, f"row {used}") from error.__cause__
 
     def _warn_of_further_columns(self, part: Input) -> None:
-        further = [name for name in part.extent.names if name not in self._all] if self._all else []
+        known = {*self._all, *self._columns.names}
+        further = [name for name in part.extent.names if name not in known] if self._all else []
         if further and ALL not in self._warned_of:
             self._warned_of.add(ALL)
             log.warning(

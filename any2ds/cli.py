@@ -257,15 +257,26 @@ def _place_of(error: BaseException) -> str:
     return f"{last.filename}:{last.lineno}"
 
 
+def _split(words: Sequence[str], command: Command, with_presets: bool) -> tuple[Any, list[str]]:
+    """The options among the words, and the other words. Raises OptionError for an option behind one dash."""
+    from any2ds.config.help import option_parser
+    from any2ds.core.errors import OptionError
+
+    normalized = list(_normalized(words, command, with_presets))
+    for word in normalized:
+        if _has_one_dash_too_few(word, command):  # argparse takes `-output_format=x` as `-o utput_format=x`
+            raise OptionError(_unknown(word, command))
+    return option_parser(command, with_presets=with_presets).parse_known_args(normalized)
+
+
 def _as_given(words: Sequence[str], command: Command) -> Mapping[str, Any]:
     """The options among the words and in their config file, as text, as far as they can be read."""
-    from any2ds.config.help import option_parser
-    from any2ds.config.options import config_content
+    from any2ds.config.options import config_content, makes_datasets
     from any2ds.core.errors import Any2dsError
 
     given: dict[str, Any] = {}
     with contextlib.suppress(Any2dsError, TypeError):  # what is wrong with them is said elsewhere
-        given = vars(option_parser(command).parse_known_args(list(_normalized(_before_dashes(words), command)))[0])
+        given = vars(_split(_before_dashes(words), command, makes_datasets(command.groups))[0])
         given = {**(config_content(given["config"]) if "config" in given else {}), **given}
     return given
 
@@ -355,15 +366,16 @@ def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse(words: Sequence[str], command: Command) -> dict[str, str]:
     """The options among the words of a command line, as text for their parsers. Raises OptionError for other words."""
-    from any2ds.config.help import option_parser
+    from any2ds.config.options import makes_datasets
     from any2ds.core.errors import OptionError
 
     before = _before_dashes(words)
-    normalized = list(_normalized(before, command))
-    for word in normalized:
-        if _has_one_dash_too_few(word, command):  # argparse takes `-output_format=x` as `-o utput_format=x`
-            raise OptionError(_unknown(word, command))
-    options, others = option_parser(command).parse_known_args(normalized)
+    # Presets take a tenth of the start to load: their options are known where there may be one, or an unknown option.
+    has_presets = makes_datasets(command.groups)
+    is_named = any(word.startswith(("--preset", "--config")) for word in before)
+    options, others = _split(before, command, has_presets and is_named)
+    if has_presets and not is_named and any(word.startswith("--") for word in others):
+        options, others = _split(before, command, with_presets=True)
     given: dict[str, str] = vars(options)
     for word in others:
         if re.match(r"--[^=]|-[A-Za-z]", word):
@@ -377,16 +389,16 @@ def parse(words: Sequence[str], command: Command) -> dict[str, str]:
     return by_position | given
 
 
-def _normalized(words: Sequence[str], command: Command) -> Iterator[str]:
+def _normalized(words: Sequence[str], command: Command, with_presets: bool) -> Iterator[str]:
     """`--max-per-host 3`, `--nofsync` and `--quiet` as `--max_per_host 3`, `--fsync=False` and `--quiet=True`: a flag
     takes the word behind it only if that is True or False, since it may be the list or the folder. A value
     that begins with a dash is joined, `--user_agent=-x`: argparse takes it for an option, where it is no number."""
     from any2ds.config.commands import SHORT_NAMES
-    from any2ds.config.options import declared, makes_datasets
+    from any2ds.config.options import declared
     from any2ds.config.presets import foreign_flags
 
     flags = {info.name for info in declared(command.groups) if info.is_flag}
-    flags |= foreign_flags() if makes_datasets(command.groups) else set()
+    flags |= foreign_flags() if with_presets else set()
     rest = deque(words)
     while rest:
         word = rest.popleft()

@@ -77,9 +77,14 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def option_parser(
-    command: Command, everything: bool = True, preset: str | None = None, made: argparse.ArgumentParser | None = None
+    command: Command,
+    everything: bool = True,
+    preset: str | None = None,
+    made: argparse.ArgumentParser | None = None,
+    with_presets: bool = True,
 ) -> argparse.ArgumentParser:
-    """The options of a command, all or its common ones, with the defaults of a `preset`; added to those of `made`."""
+    """The options of a command, all or its common ones, with the defaults of a `preset`; added to those of `made`.
+    Those of presets are left out without `with_presets`."""
     chosen = presets.find(preset)
     infos = list(declared(command.groups))
     is_short = not everything and any(info.task for info in infos)
@@ -92,7 +97,7 @@ def option_parser(
         group = made.add_argument_group(title)
         for info in titled[title]:
             _add(group, info, chosen.defaults.get(info.name) if chosen else None)
-    if makes_datasets(command.groups) and (chosen or not is_short):
+    if with_presets and makes_datasets(command.groups) and (chosen or not is_short):
         for other, part in presets.all_presets().items():
             group = made.add_argument_group(f"With --preset={other}")
             for foreign, option in part.options.items():

@@ -188,7 +188,7 @@ class ClassLabel(Feature):
                 return known
             if self.names is None and value.isdecimal():
                 return self.encode(int(value))
-            hint = suggestions.for_name(value, self._numbers) if self.names else ""
+            hint = suggestions.for_name(value, list(self._numbers)) if self.names else ""
             raise ValueError("it is none of the classes" + (f": {hint}" if hint else ""))
         number = _integer(value)
         if not -1 <= number < self.num_classes:

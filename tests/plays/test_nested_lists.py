@@ -111,7 +111,6 @@ def test_shards_and_a_resumed_run_count_the_rows_of_elements() -> None:
         ([{"url": "a.txt", "c": ["x"]}], {"caption_col": "c"}, "--caption_col=c[0]"),
         ([{"images": ["a.txt"]}], {"url_col": "images[].url"}, "no column 'images[].url'"),
         ([{"images": ["a.txt"], "t": ["x"]}], {"url_col": "images[]", "caption_col": "t[]"}, "one list only"),
-        ([{"url": "a.txt", "a": 1, "b": 2}], {"save_additional_columns": "a:b,b"}, "'b'"),
     ],
 )
 def test_what_has_no_value_is_refused_with_the_path_that_has(

@@ -48,7 +48,7 @@ NOWHERE = (
     " any2ds.transforms.steps.user any2ds.writers.formats._example"
 )
 NOT_IN_THE_RUN = (
-    "pycurl pycares any2ds.config.completion any2ds.config.help any2ds.core.bodies.buffer any2ds.fetch.engines.curl"
+    "pycurl pycares any2ds.config.completion any2ds.core.bodies.buffer any2ds.fetch.engines.curl"
     " any2ds.fetch.loop any2ds.worker.open_shards"
 )
 NOT_IN_THE_WORKER = "rich.console rich.text any2ds.run.download any2ds.readers.sources any2ds.dataset"

@@ -248,8 +248,7 @@ class StoreContract:
     @pytest.fixture(autouse=True)
     def quick_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nobody else wants the folder: no need to wait and see who has it."""
-        for command in ("download", "finish"):
-            monkeypatch.setattr(f"any2ds.run.{command}.locked", partial(locked, intervals=Intervals(settle=0.1)))
+        monkeypatch.setattr("any2ds.run.download.locked", partial(locked, intervals=Intervals(settle=0.1)))
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Server]:

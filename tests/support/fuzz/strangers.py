@@ -322,7 +322,6 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     ("retry", "ds", "--codes=all", "--quiet", "--distributor=inline"),
     ("urls.txt", "ds", "--quiet", "--distributor=inline", "--number_sample_per_shard=2", "--output_format={form}"),
     ("verify", "ds", "--repair"),
-    ("finish", "ds"),
 )
 
 

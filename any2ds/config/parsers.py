@@ -162,7 +162,7 @@ def boolean(value: Any) -> bool:
 
 
 def wanting(wanted: str, parse: Parser) -> Parser:
-    """The same parser, whose message says that it takes `wanted`."""
+    """`parse` with a message that names what is `wanted`."""
 
     def parse_or_say(value: Any) -> Any:
         try:

@@ -150,7 +150,7 @@ class Rates:
 
     @classmethod
     def of(cls, transfers: Sequence[tuple[Transfer, float]]) -> Rates:
-        """Of transfers with their weights."""
+        """Rates of transfers, each with its weight."""
         alive = {transfer.host for transfer, _ in transfers if transfer.code not in _SILENT | _NOT_ASKED}
         total = sum(weight for _, weight in transfers) or 1.0
         found: Counter[str] = Counter()
@@ -386,8 +386,8 @@ class Model:
         return seconds
 
     def _sampling_error(self, is_bytes: bool) -> float:
-        """Of the time, relative: the mean seconds of a transfer are those of a sample; where the line is the limit, so
-        are its mean bytes."""
+        """Relative error of the time, as the mean seconds of a transfer come from a sample, and so do its mean bytes
+        where the line is the limit."""
         sizes = _values(self.sample.sizes)
         if len(self.sample.sizes) < 2:
             return 0.5

@@ -175,7 +175,7 @@ def _sample_config(config: Config, rows: pa.Table, folder: str) -> Config:
 
 
 def _checks_of_dataset(check: HashCheck | HashChecks | None, members: Members | None) -> HashCheck | HashChecks | None:
-    """The same checks, of the columns of expected hashes that a dataset has."""
+    """`check` with the columns of expected hashes that a dataset has, in place of those of its list."""
     if check is None or members is None:
         return check and HashCheck(EXPECTED_HASH.name, check.parts[0].kind)
     checked = {name: each for name in members.names if (each := check.of(name)) is not None}

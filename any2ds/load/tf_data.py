@@ -106,7 +106,7 @@ def _nothing(spec: Any) -> Any:
 
 
 def _decoded_specs(tf: Any, kind: str, name: str = "data", rate: str = "rate", channels: int = 3) -> dict[str, Any]:
-    """Of what `decode` makes of files of one kind, which are in the column `name`. Raises UsageError."""
+    """Specs of what `decode` makes of files of one kind, in the column `name`. Raises UsageError."""
     if kind == "image":
         return {name: tf.TensorSpec((None, None, channels), tf.uint8)}
     if kind == "audio":

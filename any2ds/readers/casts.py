@@ -42,7 +42,7 @@ def decoded(array: pa.Array, keeps_dictionary: bool = False) -> pa.Array:
 
 
 def storable(type: pa.DataType) -> pa.DataType:
-    """The same type without views, from which Arrow cannot take rows."""
+    """`type` without views, from which Arrow cannot take rows."""
     if pa.types.is_string_view(type):
         return pa.string()
     if pa.types.is_binary_view(type):

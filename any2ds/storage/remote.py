@@ -195,7 +195,7 @@ class RemoteFolder(OutputFolder):
         """Before another attempt."""
 
     def _for_each(self, names: Sequence[str], work: Callable[[str], T]) -> list[T]:
-        """Those not begun are left when one fails for good."""
+        """Do `work` for each name, many at once; when one fails for good, names that are not begun are left."""
         if len(names) < 2 or not getattr(self.fs, "async_impl", False):  # else a file system may not be for threads
             return [work(name) for name in names]
         pool = ThreadPoolExecutor(min(_TOGETHER, len(names)), thread_name_prefix="any2ds-store")

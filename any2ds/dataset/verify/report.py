@@ -121,7 +121,7 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> int:
-        """Of the command: 3 for a dataset that the same download command completes, since nothing is damaged."""
+        """Exit code of the command: 3 for a dataset that the same download command completes, as nothing is damaged."""
         return 0 if self.ok else 3 if self.is_incomplete else 1
 
     @property

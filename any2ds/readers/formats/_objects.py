@@ -13,11 +13,11 @@ import pyarrow as pa
 from any2ds.core.errors import ReadError
 from any2ds.readers.bad_rows import MOST_LEADING, shown
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._paths import flat_objects, path_to_text, weight
+from any2ds.readers.formats._paths import flat_objects, path_to_text, roots, weight
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
 from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, require, sliced
 from any2ds.readers.formats._typed import Block, Reasons, typed
-from any2ds.readers.paths import list_of, path_of
+from any2ds.readers.paths import NUMBER, list_of, path_of
 
 LONGEST_LINE = 2**24  # bytes; as Python values they take up to 25 times as much
 TOO_LONG = f"of over {LONGEST_LINE >> 20} MiB"
@@ -73,24 +73,17 @@ def object_batches(
 def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
     """The rows that objects stand for, in groups of bounded size: what elements of a list share counts each time."""
     names, each = columns.names, list_of(columns.url)
-    shared = [name for name in names if list_of(name) is None]
-    objects, has_lists, keys = 0, each is None, dict[str, None]()
-    for group in groups:
+    shared = [name for name in names if list_of(name) is None and not name.endswith(NUMBER)]
+    for group in groups if each is None else _with_lists(groups, columns.url, path_of(each).root):
         items, numbers, size = list[Item](), list[int](), 0
         for item, number in zip(group.items, group.numbers, strict=True):
-            if isinstance(item, str):
-                items.append(item)
-                numbers.append(number)
-                continue
-            objects += 1
-            if not has_lists:
-                has_lists = path_of(str(each)).root in item or columns.url in item
-                keys |= dict.fromkeys(map(str, item))
-            if not has_lists and objects == _ENOUGH:
-                require([columns.url], list(keys))
-            item_size = -1
-            for row in flat_objects(item, names, None if columns.url in item else each):
-                item_size = weight(map(row.get, shared)) if item_size < 0 else item_size
+            rows: Iterable[Item] = [item]
+            item_size = 0
+            if not isinstance(item, str):
+                own = None if columns.url in item else each
+                rows = flat_objects(item, names, own)
+                item_size = weight(map(item.get, roots(shared, item))) if own else 0
+            for row in rows:
                 items.append(row)
                 numbers.append(number)
                 size += item_size
@@ -99,8 +92,26 @@ def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
                     items, numbers, size = [], [], 0
         if items:
             yield Group(items, numbers, size)
-    if not has_lists and objects:
-        require([columns.url], list(keys))
+
+
+def _with_lists(groups: Iterable[Group], url: str, root: str) -> Iterator[Group]:
+    """`groups`. Raises MissingColumns if none of the first objects has the column `root`, in which the lists are."""
+    objects, keys, is_known = 0, dict[str, None](), False
+
+    def check() -> None:
+        if not {root, url} & keys.keys():
+            require([url], list(keys))
+
+    for group in groups:
+        if not is_known:
+            own = [item for item in group.items if not isinstance(item, str)]
+            objects += len(own)
+            keys |= dict.fromkeys(str(key) for item in own[:_ENOUGH] for key in item)
+            if is_known := objects >= _ENOUGH:
+                check()
+        yield group
+    if objects and not is_known:
+        check()
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:

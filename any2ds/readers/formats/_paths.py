@@ -30,28 +30,30 @@ def _likely_first(type: pa.StructType) -> list[pa.Field]:
 # --- objects ---
 
 
+_ABSENT = object()  # no value, where null is one
+
+
 def flat_objects(item: Mapping[str, Any], names: Collection[str], each: str | None) -> Iterator[Mapping[str, Any]]:
     """The rows that an object stands for: with the values of the paths among `names` under these names.
 
     With `each`, the path of a list, one for each of its elements that is not null, and one for a value that is no list.
     """
-    paths = {name: path for name in names if name not in item and (path := path_of(name)).is_nested}
-    own = {name: value for name, path in paths.items() if path.element is None and (value := _at(item, path))[0]}
-    whole = {**item, **{name: value[1] for name, value in own.items()}}
+    paths = [(name, path_of(name)) for name in names if name not in item]
+    whole = {**item, **_present((name, _at(item, path)) for name, path in paths if path.element is None)}
     if each is None:
         yield whole
         return
-    is_there, elements = _at(item, path_of(each))
-    if not is_there:
-        return
-    for number, element in enumerate(elements if isinstance(elements, (list, tuple)) else [elements]):
-        if element is None:
-            continue
-        row = {**whole, each + NUMBER: number}
-        for name, path in paths.items():
-            if path.element is not None and (found := _behind(element, path.element))[0]:
-                row[name] = found[1]
-        yield row
+    elements = _at(item, path_of(each))
+    if not isinstance(elements, (list, tuple)):
+        elements = [] if elements is _ABSENT else [elements]
+    for number, element in enumerate(elements):
+        if element is not None:
+            own = _present((name, _behind(element, path.element)) for name, path in paths if path.element is not None)
+            yield {**whole, each + NUMBER: number, **own}
+
+
+def _present(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in values if value is not _ABSENT}
 
 
 def weight(values: Iterable[Any]) -> int:
@@ -68,24 +70,22 @@ def weight(values: Iterable[Any]) -> int:
     return size
 
 
-def _at(item: Mapping[str, Any], path: Path) -> tuple[bool, Any]:
-    return _behind(item.get(path.root), path.steps) if path.root in item else (False, None)
+def _at(item: Mapping[str, Any], path: Path) -> Any:
+    return _behind(item.get(path.root, _ABSENT), path.steps)
 
 
-def _behind(value: Any, steps: Sequence[Step]) -> tuple[bool, Any]:
-    """Whether there is a value behind some steps, and the value. What lies behind null is null."""
+def _behind(value: Any, steps: Sequence[Step]) -> Any:
+    """The value behind some steps, or _ABSENT. What lies behind null is null."""
     for step in steps:
         if value is None:
-            return True, None
-        if isinstance(step, str):
-            if not isinstance(value, Mapping) or step not in value:
-                return False, None
-            value = value[step]
-        elif isinstance(value, (list, tuple)):
+            return None
+        if isinstance(value, Mapping) and isinstance(step, str):
+            value = value.get(step, _ABSENT)
+        elif isinstance(value, (list, tuple)) and isinstance(step, int):
             value = value[step] if step < len(value) else None
         else:
-            return False, None
-    return True, value
+            return _ABSENT
+    return value
 
 
 # --- columns ---

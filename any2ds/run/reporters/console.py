@@ -106,7 +106,7 @@ class _Notebook(_Terminal):
         self._cell.show([*self._lines, *self._status(WIDTH)])
 
     def _show_status(self) -> None:
-        """It is there from the first progress on."""
+        """Show the status block, which is drawn from the first progress on."""
 
     def _record(self) -> None:
         self._show()

@@ -63,11 +63,14 @@ class OptionParser(argparse.ArgumentParser):
         raise OptionError(f"{name} needs a value: {name}=...")
 
 
+def _width() -> int:
+    """Columns of a page. A pipe has no width: 80, as less and editors show them."""
+    return min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        # A pipe has no width: 80 columns, as less and editors show them.
-        width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
-        super().__init__(prog, max_help_position=_COLUMN, width=width)
+        super().__init__(prog, max_help_position=_COLUMN, width=_width())
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
@@ -103,8 +106,7 @@ def option_parser(
             for foreign, option in part.options.items():
                 group.add_argument(f"--{foreign}", help=f"{option.help} [{option.shown}]")
     also = made.add_argument_group("Also")
-    file = also.add_argument("--config", help="YAML or JSON file with any of these; the command line wins")
-    file.complete = "file"  # type: ignore[attr-defined]
+    also.add_argument("--config", help="YAML or JSON file with any of these; the command line wins")
     if is_short:
         also.add_argument("--help", help="--help=all: all options")
     return made
@@ -115,9 +117,7 @@ def _add(group: Any, info: OptionInfo, default: Any = None) -> None:
     shown = info.shown if default is None else default
     text = info.help if shown in ("", "None", "False") else f"{info.help} [{shown}]"
     names = [SHORT_NAMES[info.name]] if info.name in SHORT_NAMES else []
-    action = group.add_argument(*names, f"--{info.name}", help=text.replace("%", "%%"))
-    if accepted_by(info.parse) == "Path":
-        action.complete = "file"
+    group.add_argument(*names, f"--{info.name}", help=text.replace("%", "%%"))
 
 
 def _below(command: Command) -> str:
@@ -188,9 +188,8 @@ def codes_help(code: str | None = None) -> str:
 
 
 def _entries(texts: Mapping[str, str]) -> str:
-    width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
     return "".join(
-        f"  {name}\n{textwrap.fill(text, width, initial_indent=' ' * 6, subsequent_indent=' ' * 6)}\n"
+        f"  {name}\n{textwrap.fill(text, _width(), initial_indent=' ' * 6, subsequent_indent=' ' * 6)}\n"
         for name, text in texts.items()
     )
 
@@ -204,26 +203,27 @@ def completion_script(shell: str) -> str:
     for name, command in COMMANDS.items():
         made = commands.add_parser(name, help=command.summary, add_help=False)
         option_parser(command, made=made)
-        _complete(made, command.positional)
+        _complete(made, command, command.positional)
     for name, choices in (("completion", SHELLS), ("help", (*COMMANDS, "codes"))):
         commands.add_parser(name, help=_OTHER_COMMANDS[name]).add_argument("topic", choices=choices)
-    _complete(root, ())
+    _complete(root, COMMANDS["download"], ())
     script: str = shtab.complete(root, shell)
     for written, better in _OR_A_LIST.items():
         script = script.replace(written, better, 1)
     return script
 
 
-def _complete(made: argparse.ArgumentParser, positional: Iterable[str]) -> None:
+def _complete(made: argparse.ArgumentParser, command: Command, positional: Iterable[str]) -> None:
     """Have the values of options and the words without a name completed."""
     import shtab
 
-    infos = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
+    infos = {info.name: info for info in declared(command.groups)}
     for action in made._actions:
-        if getattr(action, "complete", None) == "file":
+        info = infos.get(action.dest)
+        if action.dest == "config" or (info is not None and accepted_by(info.parse) == "Path"):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.dest in infos:
-            action.choices = infos[action.dest].choices or None
-            action.nargs = 0 if infos[action.dest].is_flag else None
+        elif info is not None:
+            action.choices = info.choices or None
+            action.nargs = 0 if info.is_flag else None
     for place in positional:
         made.add_argument(place, nargs="?").complete = shtab.FILE  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from any2ds.config.parsers import (
 from any2ds.core import suggestions
 from any2ds.core.errors import OptionError
 from any2ds.core.members import Members
+from any2ds.core.rows import RENAMED
 
 _INTERPOLATIONS = ("nearest", "nearest_exact", "linear", "cubic", "area", "lanczos")
 
@@ -362,7 +363,7 @@ class MediaOptions:
     def looks_at(self, column: str) -> bool:
         """Whether a step may look at this column of the list; those of the user's own at any."""
         own = [step for step in self.files.transform or () if not str(step).startswith("any2ds.")]
-        return bool(own) or column in self.step_columns
+        return bool(own) or not {column, column.removeprefix(RENAMED)}.isdisjoint(self.step_columns)
 
     def groups(self) -> tuple[TransformOptions, ImageOptions, AudioOptions, VideoOptions]:
         return (self.files, self.image, self.audio, self.video)

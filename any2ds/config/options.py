@@ -998,7 +998,7 @@ def _names_of(groups: Sequence[Any]) -> frozenset[str]:
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = {info.name: info.hints for info in declared(groups)}
+    known = {field.name: field.metadata["hints"] for group in groups for field in dataclasses.fields(group)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))

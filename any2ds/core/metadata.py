@@ -74,10 +74,6 @@ RESERVED_COLUMNS = frozenset(
 """Names of columns that any2ds writes itself; those of hashes only if they are computed."""
 
 
-RENAMED = "list_"
-"""Before the name of a column of the list, in the dataset, where any2ds has one of that name itself."""
-
-
 def reserved_columns(hashes: Collection[str]) -> frozenset[str]:
     """Names that an additional column cannot have in a dataset with these hashes."""
     return RESERVED_COLUMNS - (set(HASHES) - set(hashes))

@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+RENAMED = "list_"
+"""Before the name of a column of the list, in the dataset, where any2ds has one of that name itself."""
+
 
 class Row(NamedTuple):
     """One line of the url list, in its place in a shard. A frozen dataclass would take seven times as long."""
@@ -19,6 +22,11 @@ class Row(NamedTuple):
     extra: Mapping[str, Any] | None = None  # the columns of save_additional_columns
     expected_hash: str | None = None  # as it stands in the list
     member: str = ""  # which of the files of its row this URL is, where a row has several; see `members`
+
+    def of_list(self, column: str, default: Any = None) -> Any:
+        """The value of an additional column by its name in the list, also where any2ds has one of that name itself."""
+        extra = self.extra or {}
+        return extra.get(column, extra.get(RENAMED + column, default))
 
 
 BAD_ROW_COLUMN = "any2ds.bad_row"

@@ -20,7 +20,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -36,6 +36,7 @@ from any2ds.core.rows import ShardJob
 from any2ds.core.stats import as_written
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._jobs import JobQueue
+from any2ds.distributors._reported import ReportedProgress
 from any2ds.distributors._task import Task, TaskProgress
 
 log = logging.getLogger(__name__)
@@ -132,37 +133,26 @@ class _RunningTask:
         self.jobs = {job.shard_id: replace(job, rows=b"") for job in jobs}  # of shards without a report
         self.progress = TaskProgress()  # as it was last read
         self.watch = Watch(_SILENCE, time.monotonic())
-        self._shown: Counter[str] = Counter()  # outcomes that Progress has told
-        self._shown_bytes = 0
-        self._made: Counter[str] = Counter()  # outcomes of the shards that are made
-        self._made_bytes = 0
+        self.reported = ReportedProgress()
 
     def update(self, progress: TaskProgress) -> Progress:
         """Take what was read, and return what is new in it."""
-        before = self.progress if self.progress.attempt == progress.attempt else TaskProgress()
-        self.progress = progress
+        shown, self.progress = self.progress, progress
+        before = shown if shown.attempt == progress.attempt else TaskProgress()
         metrics = progress.metrics and replace(
             progress.metrics,
             attempts=max(0, progress.attempts - before.attempts),
             received=max(0, progress.received - before.received),
         )
-        return replace(self._change(progress.outcomes, progress.size), metrics=metrics)
+        change = Counter(progress.outcomes)
+        change.subtract(shown.outcomes)
+        new = Progress({code: rows for code, rows in change.items() if rows}, progress.size - shown.size, metrics)
+        self.reported.note(new)
+        return new
 
     def finish_shard(self, report: ShardReport) -> None:
         del self.jobs[report.shard_id]
-        self._made.update(report.status_dict)
-        self._made_bytes += report.bytes
-
-    def correction(self) -> Progress:
-        """Takes back what was told of shards that are not made."""
-        return self._change(self._made, self._made_bytes)
-
-    def _change(self, outcomes: Mapping[str, int], size: int) -> Progress:
-        change = Counter(outcomes)
-        change.subtract(self._shown)
-        progress = Progress({code: rows for code, rows in change.items() if rows}, size - self._shown_bytes)
-        self._shown, self._shown_bytes = Counter(outcomes), size
-        return progress
+        self.reported.note(report)
 
 
 class _Batch:
@@ -397,8 +387,7 @@ class _Driver:
         # Without its jobs no attempt begins any more, and without the lock the one that may be at it publishes nothing.
         self._output.remove_many([task.file("jobs"), *([task.file("lock")] if running.jobs else [])])
         yield from self._reports(running, running.jobs)
-        if (correction := running.correction()).outcomes:
-            yield correction
+        yield from running.reported.withdrawn()
         if not running.jobs or self._stop_at < math.inf:
             return
         if not running.batch.has_failed:

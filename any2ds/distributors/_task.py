@@ -154,7 +154,7 @@ class Task:
                 f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
                 " one, on a shared disk or an object store"
             )
-        while self.jobs(output) is not None and not self.progress(output).has_ended:
+        while not self.progress(output).has_ended and self.jobs(output) is not None:
             try:
                 with held(output, self.file("lock"), "task", intervals=_INTERVALS) as lock:
                     self._work(output, lock)

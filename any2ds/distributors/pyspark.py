@@ -68,8 +68,12 @@ class PysparkDistributor(ClusterDistributor):
         wanted, context = self._options.processes_count, SparkContext._active_spark_context
         if context is None:
             context = _new_context(wanted)
-            with contextlib.closing(_Stopping(context)):
+            try:
                 yield self._settled(_Spark(context, wanted))
+            finally:
+                for name in ("py4j.java_gateway", "py4j.clientserver"):  # which log the end of their JVM as an error
+                    logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+                context.stop()
             return
         python = context.pythonExec
         if str(context.master).startswith("local") and python == "python3":  # PATH's, where nothing is configured
@@ -174,18 +178,6 @@ def _new_context(slots: int | None) -> SparkContext:
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, handler)  # Spark's own cancels all jobs instead of stopping
-
-
-class _Stopping:
-    """Ends a session that is ours; py4j would log the end of its JVM as an error of the whole program."""
-
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
-
-    def close(self) -> None:
-        for name in ("py4j.java_gateway", "py4j.clientserver"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        self._context.stop()
 
 
 def _start_java(output: IO[bytes]) -> None:

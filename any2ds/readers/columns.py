@@ -15,7 +15,8 @@ from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError, ReadError
 from any2ds.core.members import URL, Members, column, columns_of
-from any2ds.core.metadata import EXPECTED_HASH, HASHES, RENAMED, reserved_columns
+from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
+from any2ds.core.rows import RENAMED
 from any2ds.readers.bad_rows import misfit
 from any2ds.readers.casts import cast_each, decoded, is_view, storable
 from any2ds.readers.contract import Columns

@@ -145,7 +145,7 @@ class File:
 
     def with_partitions(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
         """The rows of the file with the wanted columns that its folders give, and the file has not."""
-        for name, value in self.partitions.items() if self.partitions else ():
+        for name, value in self.partitions.items():
             if name in columns.others:
                 if name in batch.schema.names:
                     if batch[name].null_count < batch.num_rows:
@@ -498,9 +498,12 @@ def _files(url: str, options: InputOptions, stores: Stores) -> Iterator[File]:
             "--input_format=txt reads it"
         )
     files, is_folder = lists.input_files(url, stores)
+    has_folders = is_folder or glob.has_magic(url)
+    fixed = url if is_folder else re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
+    root = stores.open(fixed)[1].rstrip("/") if has_folders and fixed else ""  # of the folders that may be partitions
     passed_over: tuple[str, ...] = ()
     if is_folder:
-        files = _outside_datasets(url, files, stores)
+        files = _outside_datasets(url, files, root)
         kinds = [(each, *list_format(each.name)) for each in files]
         matching = [(each, suffix) for each, kind, suffix in kinds if kind is not None and format in (None, kind)]
         if format is None and any(kind != "txt" for _, kind, _ in kinds if kind):  # notes and checksums beside lists
@@ -508,11 +511,8 @@ def _files(url: str, options: InputOptions, stores: Stores) -> Iterator[File]:
             matching = [(each, suffix) for each, suffix in matching if each.name not in passed_over]
         compressed_so = [each for each, suffix in matching if compression in (None, suffix)]
         files = compressed_so or [each for each, _ in matching] or files
-    fixed = url if is_folder else re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
-    has_folders = is_folder or (glob.has_magic(url) and bool(fixed))
-    root = stores.open(os.path.expanduser(fixed))[1].rstrip("/") + "/" if has_folders else ""
     for each in files:
-        below = each.path.removeprefix(root) if root and each.path.startswith(root) else ""
+        below = each.path.removeprefix(f"{root}/") if root else ""
         yield file(each, each.name, given=url, below=below, passed_over=passed_over)
 
 
@@ -527,11 +527,10 @@ def _is_pipe(path: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[InputFile]:
-    """The files of a folder that are not in a dataset, which is known by its stats files."""
+def _outside_datasets(url: str, files: list[InputFile], root: str) -> list[InputFile]:
+    """The files of the folder `root` that are not in a dataset, which is known by its stats files."""
     places = [file.path.rpartition("/") for file in files]
     datasets = {folder for folder, _, name in places if layout.finished_shards([name])}
-    root = stores.open(os.path.expanduser(url))[1].rstrip("/")
     if root in datasets:
         raise InputError(
             f"{url}: is a dataset that was written here, not a folder of lists; name the lists in it, if it holds some"

@@ -19,7 +19,8 @@ from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
 from any2ds.core.errors import InputError, MissingColumns, OptionError, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
-from any2ds.core.metadata import HASHES, RENAMED
+from any2ds.core.metadata import HASHES
+from any2ds.core.rows import RENAMED
 from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
 from any2ds.readers.columns import (
     ALL,
@@ -402,9 +403,10 @@ class Source:
                 raise error.in_file(part.name, f"row {used}") from error.__cause__
 
     def _warn_of_further_columns(self, part: Input) -> None:
+        if not self._all or ALL in self._warned_of:
+            return
         known = {*self._all, *self._columns.names}
-        further = [name for name in part.extent.names if name not in known] if self._all else []
-        if further and ALL not in self._warned_of:
+        if further := [name for name in part.extent.names if name not in known]:
             self._warned_of.add(ALL)
             log.warning(
                 "%s: has columns that the first list has not, and %r leaves out: %s. Name them to carry them.",
@@ -475,8 +477,9 @@ class Source:
 
 def _asks_for_names(options: InputOptions) -> bool:
     """Whether the columns of the list say what names mean: `*`, and `tags[]` and `dc:title`, which may be a column."""
-    names = (options.url_col, options.caption_col or "", *(options.save_additional_columns or ()))
-    return any(name == ALL or EACH in name or ":" in name for name in names)
+    more = options.save_additional_columns or ()
+    has_lists = any(EACH in name for name in (options.url_col, options.caption_col or "", *more))
+    return has_lists or any(name == ALL or ":" in name for name in more)
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

@@ -37,7 +37,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     own = sorted(name for name in names if shards.shard_of(name) is not None)
     stats = [name for name in own if _is_stats(name)]
     members = {name: output.names(name) for name in own if name.isdecimal()}
-    foreign = sorted(name for name in names if _is_stats(name) and name not in stats)
+    foreign = sorted(name for name in names if _is_stats(name) and shards.shard_of(name) is None)
     for folder, inside in members.items():
         foreign += [f"{folder}/{name}" for name in inside if not _is_of_sample(name, int(folder), shards.names)]
     if foreign:
@@ -46,7 +46,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             "removed; move that away, or choose another output_folder"
         )
     about_all = set(shards.of_all)
-    if not is_others_report(output):
+    if layout.REPORT_FILE in names and not is_others_report(output):
         about_all.add(layout.REPORT_FILE)
     if layout.RECIPE_FILE in names:
         about_all.update(name for name in names if name.endswith(tfds.LABELS_END))

@@ -47,16 +47,13 @@ class ShardPlan:
         self._rows = 0  # of the list, so far
         self._next = place.parts[0].first_shard  # behind the last shard so far
         self._passed_over = 0  # rows so far that this run does not fetch
-        self._to_come = sum(map(self._makes, self.shards))  # finished shards of this run, not seen yet
+        self._to_come = sum(map(self._rank.makes, self.shards))  # finished shards of this run, not seen yet
         rows, self._schema = place.divided(source.batches(ends=place.by_file)), source.schema
         if config.output.dedupe == "run":
             rows, self._schema = mark_duplicates(rows, self._schema, self._layout, place.shard_at, config.media)
         self._cuts = place.cuts(rows, config.url_columns)
         self._compared = deque(_on_disk(self._compare()))
         self._remove_broken()
-
-    def _makes(self, shard_id: int) -> bool:
-        return self._rank.makes(shard_id)
 
     def jobs(self) -> Iterator[ShardJob]:
         """The jobs for the shards that this run makes, in the order of the list.
@@ -98,7 +95,7 @@ class ShardPlan:
             is_cut_off = shard is not None and rows == self._limit and cut.rows < shard.count
             if shard is not None and not is_cut_off and (text := difference(self.output, self._layout, cut, shard)):
                 raise another_list(self.output, text, not self._is_in_order)
-            is_needed = cut.shard_id not in self.shards and self._makes(cut.shard_id)
+            is_needed = cut.shard_id not in self.shards and self._rank.makes(cut.shard_id)
             yield cut if is_needed else replace(cut, batches=())
             if cut.shard_id >= last:
                 return
@@ -190,7 +187,7 @@ class ShardPlan:
 
     def _is_wanted(self, cut: Cut) -> bool:
         """Whether this run makes the shard."""
-        makes = self._makes(cut.shard_id)
+        makes = self._rank.makes(cut.shard_id)
         if cut.shard_id in self.shards:
             self._to_come -= makes
             self.skipped += makes

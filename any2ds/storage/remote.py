@@ -338,11 +338,11 @@ class ServerFolder(RemoteFolder):
         source, target = self._full(name), self._full(new_name)
 
         def attempt() -> None:
-            if self._look_at(name) is None and self._look_at(new_name) is not None:
-                return  # an attempt before has done it, and the answer got lost
-            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             if self._look_at(new_name) is not None:
+                if self._look_at(name) is None:
+                    return  # an attempt before has done it, and the answer got lost
                 self.fs.rm_file(target)
+            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.fs.mv(source, target)
 
         self._change(f"renaming to {new_name}", attempt)

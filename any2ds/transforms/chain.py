@@ -144,12 +144,12 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
     try:
         if not step.takes(sample):
             return sample.left_as_is(reason) if (reason := _unsupported(step, sample)) else sample
-        made: Sample | Sequence[Sample] = step(sample)
+        found: Sample | Sequence[Sample] = step(sample)
+        return found
     except OF_THE_RUN:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
-        made = failed(sample, error)
-    return made
+        return failed(sample, error)
 
 
 def _unsupported(step: Any, sample: Sample) -> str:

@@ -272,9 +272,7 @@ class OpenShards:
 
     def abandon_unfetched_shards(self) -> None:
         """Discard the shards of which rows are left that the fetcher has not taken. No shard is begun any more."""
-        self._stopping = True
-        self._rows_flow.set()
-        self._limits_changed.set()
+        self._end_feeding()
         for shard in list(self._open.values()):
             if not (shard.all_handed or shard.complete):
                 self._discard(shard)
@@ -419,11 +417,15 @@ class OpenShards:
         self._progress_at = time.monotonic()
         return progress
 
-    def close(self) -> None:
-        """Give up whatever is not published."""
+    def _end_feeding(self) -> None:
+        """Begin no more shards, and let go the threads that wait to."""
         self._stopping = True
         self._rows_flow.set()
         self._limits_changed.set()
+
+    def close(self) -> None:
+        """Give up whatever is not published."""
+        self._end_feeding()
         self._admission.close()
         self._output.stop.set()
         self._publisher.shutdown(wait=False, cancel_futures=True)

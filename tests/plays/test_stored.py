@@ -241,8 +241,10 @@ def test_exif_is_read_and_images_are_turned_upright() -> None:
 
 
 @pytest.mark.parametrize("boxes", [[[0.0, 0.0, 1.0, 1.0]], "[[0, 0, 1, 1]]", [], None])
-def test_boxes_are_blurred(boxes: Any) -> None:
-    outcome = Play({"a.png": Row(body=picture(), columns={"b": boxes})}, bbox_col="b", encode_format="png").run()
+@pytest.mark.parametrize("column", ["b", "status"])  # the second is a name that any2ds has itself
+def test_boxes_are_blurred(boxes: Any, column: str) -> None:
+    row = Row(body=picture(), columns={column: boxes})
+    outcome = Play({"a.png": row}, bbox_col=column, encode_format="png").run()
     image = opened(outcome.samples[0].files["png"]).convert("RGB")
     at_edge = image.getpixel((59, 40))
     assert (at_edge != (250, 10, 10)) == bool(boxes)

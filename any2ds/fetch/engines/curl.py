@@ -23,7 +23,6 @@ from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
-from any2ds.core.metadata import RENAMED
 from any2ds.core.processes import open_files
 from any2ds.core.rows import Row
 from any2ds.core.samples import LONGEST_FINAL_URL, LONGEST_HEADER, Payload
@@ -535,9 +534,8 @@ class _Transfer:
         self._cookies, self._referer = other._cookies, other._referer
 
     def _referer_of(self, row: Row) -> str | None:
-        if (name := self._options.referer_col) is None or row.extra is None:
-            return None
-        return as_referer(row.extra.get(name, row.extra.get(RENAMED + name)))
+        name = self._options.referer_col
+        return None if name is None else as_referer(row.of_list(name))
 
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""

@@ -111,10 +111,7 @@ def flat_batches(
     What many elements repeat makes several batches, of about `most_bytes`.
     """
     for batch in batches:
-        if each is None:
-            yield _selected(batch, names)
-            continue
-        for part in _by_element(batch, names, each, most_bytes):
+        for part in [batch] if each is None else _by_element(batch, names, each, most_bytes):
             yield _selected(part, names)
 
 
@@ -144,11 +141,9 @@ def _by_element(batch: pa.RecordBatch, names: Sequence[str], each: str, most_byt
     for start, end in _pieces([sizes[row] for row in rows.take(places).to_pylist()], most_bytes):
         own = places.slice(start, end - start)
         parents = rows.take(own)
-        numbers = pc.subtract(own, starts.take(parents))
-        part = pa.RecordBatch.from_arrays([elements.take(own), numbers], names=[_ELEMENT, number])
-        for name, column in zip(repeated.schema.names, repeated.columns, strict=True):
-            part = part.append_column(name, column.take(parents))
-        yield part
+        arrays = [elements.take(own), pc.subtract(own, starts.take(parents))]
+        arrays += [column.take(parents) for column in repeated.columns]
+        yield pa.RecordBatch.from_arrays(arrays, names=[_ELEMENT, number, *repeated.schema.names])
 
 
 def _pieces(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

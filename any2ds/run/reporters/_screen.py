@@ -23,9 +23,6 @@ _MOST_EXPLAINED = 12  # outcomes at the end, the most frequent
 _MOST_TYPES = 8  # that are named
 _LONGEST_PATTERN = 200
 
-Sentence = Callable[[str, int], Text]
-"""Makes of a line what is shown: with options as the user gives them, wrapped, and indented by so many columns."""
-
 
 def beginning(facts: Facts) -> Iterator[str]:
     """What a run is going to do."""
@@ -199,7 +196,7 @@ def _nothing_done(facts: Facts) -> Iterator[str]:
         yield f"nothing to do: {'' if facts['shards_before'] == 1 else 'all '}{are} finished before"
 
 
-def _outcomes(facts: Facts, sentence: Sentence) -> Iterator[Text]:
+def _outcomes(facts: Facts, sentence: Callable[[str, int], Text]) -> Iterator[Text]:
     """A line for each outcome with its code, rows and share; below it what it means, what to do and an example."""
     outcomes = facts["outcomes"]
     longest_code = max(len("outcome"), *(len(outcome["code"]) for outcome in outcomes))

@@ -222,7 +222,7 @@ class ImageWork:
     def _boxes(self, sample: Sample) -> Sequence[Box]:
         if (column := self._options.bbox_col) is None:
             return ()
-        return boxes.boxes_of((sample.row.extra or {}).get(column), column)
+        return boxes.boxes_of(sample.row.of_list(column), column)
 
 
 def _head(data: bytes) -> Head | None:

@@ -49,7 +49,7 @@ def clips_of(options: VideoOptions, sample: Sample, duration: float | None, leas
     """
     if column := options.clips_col:
         try:
-            return of_value((sample.row.extra or {}).get(column, sample.fields.get(column)))
+            return of_value(sample.row.of_list(column, sample.fields.get(column)))
         except ValueError as error:
             raise Rejected("bad_clips", f"{column}: {error}") from None
     return of_one_length(duration, options.clip_seconds, least) if options.clip_seconds and duration else []

@@ -10,6 +10,7 @@ from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, redacted
 from any2ds.dataset.places import default_data_dir, is_name
 from any2ds.load.load import load
+from any2ds.storage.stores import absolute
 
 _Transform: Any = object
 _DoFn: Any = object
@@ -49,8 +50,8 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
         super().__init__(label)
         url = os.fspath(folder)
         datasets = os.fspath(options.pop("data_dir", None) or default_data_dir())
-        place = url if is_name(url) else _seen_by_workers(url)
-        self._given = {"folder": place, "data_dir": _seen_by_workers(datasets), **options}
+        place = url if is_name(url) else absolute(url)
+        self._given = {"folder": place, "data_dir": absolute(datasets), **options}
 
     def expand(self, pipeline: Any) -> Any:
         return (
@@ -63,10 +64,6 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
 
     def display_data(self) -> dict[str, Any]:
         return {"folder": redacted(self._given["folder"])}
-
-
-def _seen_by_workers(place: str) -> str:
-    return place if "://" in place or "::" in place else os.path.abspath(os.path.expanduser(place))
 
 
 def _shard_names(given: dict[str, Any]) -> list[str]:

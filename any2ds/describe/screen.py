@@ -16,7 +16,7 @@ from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.histogram import Distribution
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.terminal.notebook import html
-from any2ds.core.terminal.stderr import joined, write_parts
+from any2ds.core.terminal.stderr import facts_table, write_parts
 from any2ds.dataset.recipe_file import trial_text
 from any2ds.dataset.shards import ranges_text
 
@@ -40,12 +40,7 @@ def as_html(summary: Summary) -> str:
 
 def _parts(found: Summary) -> Iterator[Any]:
     yield Text(printable(found.output_folder), style="bold")
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, message in _facts(found):
-        facts.add_row(f"  {name}", Text(joined(printable(message))))
-    yield facts
+    yield facts_table(_facts(found))
     if found.outcomes:
         yield Text("\noutcomes", style="bold")
         yield _outcomes(found)

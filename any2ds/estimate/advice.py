@@ -69,11 +69,6 @@ def _shards(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]
             yield Advice("number_sample_per_shard", str(wanted), reason)
 
 
-def _three(value: float) -> float:
-    """With three digits."""
-    return float(f"{value:.3g}")
-
-
 def _rounded(value: float) -> int:
     """One digit, upwards."""
     unit = 10 ** (len(str(int(max(1.0, value)))) - 1)
@@ -97,7 +92,7 @@ def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
     holds = f"{slowest.name} holds {text.percent(slowest.rows, model.survey.urls)} of the rows"
     needs = f"at {at_once} transfers at once it needs {text.duration(slowest.seconds)}, whatever you buy"
     fastest = max(predictions, key=lambda each: each.largest_host)
-    rate, machines = text.number(_three(fastest.largest_host)), fastest.machines
+    rate, machines = text.estimate(fastest.largest_host), fastest.machines
     others = f"{machines:,} machine{'s' * (machines > 1)} as predicted ask the largest host {rate} times a second"
     reason = f"{holds}; {needs}" + (f"; {others}" if slowest.seconds > shortest else "")
     yield Advice("max_per_host", str(at_once), reason)

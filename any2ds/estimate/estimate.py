@@ -102,7 +102,7 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
         )
     elif len(predictions) > 1 and same_times(predictions):
         yield "more machines do not help so small a list: it takes the same time on any number of them"
-    slowest = model.slowest_host()
+    slowest = model.slowest
     if slowest.crawl_delay and slowest.seconds >= _LONG:
         yield (
             f"the robots.txt of {slowest.name} asks for {text.number(slowest.crawl_delay)} s between two requests: its"

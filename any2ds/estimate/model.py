@@ -8,7 +8,7 @@ answers take, is as in the sample.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,14 +153,14 @@ class Rates:
         """Rates of transfers, each with its weight."""
         alive = {transfer.host for transfer, _ in transfers if transfer.code not in _SILENT | _NOT_ASKED}
         total = sum(weight for _, weight in transfers) or 1.0
-        found: Counter[str] = Counter()
+        found: defaultdict[str, float] = defaultdict(float)
         for transfer, weight in transfers:
             if transfer.code in _SILENT:
-                found["silent" if transfer.host in alive else "dead"] += weight / total  # type: ignore[assignment]
+                found["silent" if transfer.host in alive else "dead"] += weight / total
             elif transfer.code not in _NOT_ASKED | _QUICK:
-                found["answers"] += transfer.attempts * weight / total  # type: ignore[assignment]
+                found["answers"] += transfer.attempts * weight / total
             if transfer.is_transient and transfer.code != "dns":
-                found["transient"] += weight / total  # type: ignore[assignment]
+                found["transient"] += weight / total
         return cls(**found)
 
 
@@ -262,6 +262,11 @@ class Model:
         """`hours` of all machines together."""
         return prices.costs(hours, self.received_bytes, self.stored_bytes, self.shards)
 
+    @cached_property
+    def slowest(self) -> SlowestHost:
+        """The host that takes longest with what `max_per_host` grants it."""
+        return self.slowest_host()
+
     def slowest_host(self, at_once: int | None = None) -> SlowestHost:
         """The host that takes longest, with `at_once` transfers from all workers together; or, if None, with what
         `max_per_host` grants it. Its delays hold for all of them anyway."""
@@ -300,10 +305,9 @@ class Model:
         part = rows / max(1, self.survey.rows)
         own, total = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
-        slowest = self.slowest_host()
         bounds = {
             "transfers": self._waiting(part),
-            "hosts": slowest.seconds,
+            "hosts": self.slowest.seconds,
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(self.urls * part * own * crowding, self.urls * total / resources.share() / machines),
         }

@@ -8,8 +8,9 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -316,22 +317,21 @@ def _mean_cost(costs: Sequence[ProcessCost], urls: int, idle: float) -> ProcessC
 def _rows_of(dataset: Dataset, shard: ShardFiles, profiles: Profiles) -> Iterator[SampledRow]:
     """The rows of a shard that were fetched; none if it cannot be read."""
     members = dataset.members
-    names = _COLUMNS if members is None else (*_COLUMNS, *members.prefixed(dict.fromkeys(_COLUMNS)))
+    # The columns of each transfer: of the row, or of each of its files.
+    transfers = [_COLUMNS] if members is None else [[column(name, own) for own in _COLUMNS] for name in members.names]
+    wanted = {*_COLUMNS, *chain.from_iterable(transfers)}
     try:
         with dataset.metadata_file(shard) as file:
-            rows = file.read(columns=[name for name in file.schema_arrow.names if name in names]).to_pylist()
+            rows = file.read(columns=[name for name in file.schema_arrow.names if name in wanted]).to_pylist()
     except Exception as error:  # of Arrow, of the system and of file systems
         log.warning("%s cannot be read: %s", shard.metadata, error)
         return
-    own: list[Callable[[str], str]] = [str]
-    if members is not None:
-        own = [lambda name, member=member: column(member, name) for member in members.names]  # type: ignore[misc]
     for row in rows:
         if row.get("status") == DUPLICATE:
             continue
         code = _LEFT_OUT if row.get("error_message") == _LEFT_OUT else row.get("error_code") or row.get("status")
-        transfers = (_transfer({name: row.get(of(name)) for name in _COLUMNS}, profiles) for of in own)
-        yield SampledRow(code or SUCCESS, tuple(transfers))
+        values = (dict(zip(_COLUMNS, map(row.get, columns), strict=True)) for columns in transfers)
+        yield SampledRow(code or SUCCESS, tuple(_transfer(own, profiles) for own in values))
 
 
 def _transfer(fields: Mapping[str, Any], profiles: Profiles) -> Transfer:

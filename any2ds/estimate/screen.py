@@ -13,7 +13,7 @@ from any2ds.core import text
 from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
 from any2ds.core.histogram import Histogram
-from any2ds.core.terminal.stderr import joined, write_parts
+from any2ds.core.terminal.stderr import facts_table, joined, write_parts
 
 if TYPE_CHECKING:
     from any2ds.estimate.model import Prediction
@@ -41,12 +41,7 @@ def parts(estimate: Estimate) -> Iterator[Any]:
     """What rich prints, one below the other."""
     for title, facts in _sections(estimate).items():
         yield Text(title, style="bold")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, message in facts:
-            table.add_row(f"  {name}", Text(joined(printable(message))))
-        yield table
+        yield facts_table(facts)
     if estimate.predictions:
         yield Text("the whole list", style="bold")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

@@ -43,14 +43,6 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], pc.Expression]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.Eq,
-    ast.NotEq: ast.NotEq,
-    ast.Lt: ast.Gt,
-    ast.LtE: ast.GtE,
-    ast.Gt: ast.Lt,
-    ast.GtE: ast.LtE,
-}
 _UNKNOWN = pc.scalar(pa.scalar(None, pa.bool_()))
 
 Columns = Mapping[str, pa.DataType]
@@ -162,9 +154,10 @@ def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.Da
 def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns) -> pc.Expression:
     """Raises ValueError for what cannot be compared."""
     if not _is_column(left):
-        if not _is_column(right) or type(op) not in _MIRRORED:
+        if not _is_column(right) or type(op) not in _COMPARISONS:
             raise ValueError(f"{ast.unparse(left)!r} is no column")
-        left, op, right = right, _MIRRORED[type(op)](), left
+        name, field, kind = _column(right, columns)
+        return _COMPARISONS[type(op)](pc.scalar(_literal(ast.literal_eval(left), name, kind)), field)
     name, field, kind = _column(left, columns)
     match op:
         case ast.Is() | ast.IsNot():

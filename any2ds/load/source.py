@@ -45,6 +45,7 @@ class Source(Sequence[Sample]):
     def __init__(self, shards: ShardSet, opened: OpenShards, selection: Selection, fields: Fields) -> None:
         self._shards, self._opened, self._selection, self._fields = shards, opened, selection, fields
         self._numbers = selection.numbers
+        self.finished = opened.finished  # turns what `stored` gives into a sample; raises DamagedShard
         self._starts = shards.starts
 
     def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
@@ -86,10 +87,6 @@ class Source(Sequence[Sample]):
                 raise self._no_sample(each)
         return self._many([numbers[each] for each in wanted])
 
-    def finished(self, stored: Stored) -> Sample:
-        """A sample as it is given. Raises DamagedShard."""
-        return self._opened.finished(stored)
-
     def _no_sample(self, number: int) -> IndexError:
         return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
 
@@ -122,13 +119,13 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(len(self._spanned()))} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
 
-    def _spanned(self) -> list[int]:
-        """The shards from which its samples are taken: the same after others were added to the dataset."""
+    def _spanned(self) -> int:
+        """How many shards its samples are taken from: as many after others were added to the dataset."""
         spans = (span.numbers for span in self._selection.spans)
         ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
-        return sorted({shard - 1 for first, last in ends for shard in range(first, last + 1)})
+        return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""

@@ -44,23 +44,18 @@ class _Column:
         is_bool = pa.types.is_boolean(inner)
         return cls(found.kind, found.is_list, is_bool, bytes_of(inner) if found.kind == "bytes" else None)
 
-    def dtype(self, tf: Any) -> Any:
-        return tf.bool if self.is_bool else {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[self.kind]
-
     def spec(self, tf: Any) -> Any:
-        return tf.TensorSpec((None,) if self.is_list else (), self.dtype(tf))
-
-    @property
-    def null(self) -> Any:
-        return [] if self.is_list else _DEFAULTS[self.kind]
+        dtype = tf.bool if self.is_bool else {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[self.kind]
+        return tf.TensorSpec((None,) if self.is_list else (), dtype)
 
     def value(self, value: Any) -> Any:
+        """The value of a sample as TensorFlow takes it: a default in place of null, an empty list for one of lists."""
+        return list(map(self._one, value or ())) if self.is_list else self._one(value)
+
+    def _one(self, value: Any) -> Any:
         if value is None:
-            return self.null
-        if not self.is_list:
-            return value if self.to_bytes is None else self.to_bytes(value)
-        null = _DEFAULTS[self.kind]
-        return [null if each is None else each if self.to_bytes is None else self.to_bytes(each) for each in value]
+            return _DEFAULTS[self.kind]
+        return value if self.to_bytes is None else self.to_bytes(value)
 
 
 def dataset(source: Source, options: Mapping[str, Any]) -> Any:

@@ -14,6 +14,8 @@ from typing import Any, TextIO
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
+from any2ds.core.errors import printable
+
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|bytes?|m?s|min|h|d|stored/s|attempts/s)\b)")
 _LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
 _NARROWEST = 40
@@ -99,6 +101,18 @@ def is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return False
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Any:
+    """A table of names and what is said of each, for `write_parts`."""
+    from rich.table import Table  # which a run does not need
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, message in facts:
+        table.add_row(f"  {name}", Text(joined(printable(message))))
+    return table
 
 
 def write_parts(parts: Iterable[Any], stream: TextIO) -> None:

@@ -632,6 +632,23 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AddColumnsOptions:
+    """What is added"""
+
+    output_folder: str = option(_DATASET, path, shown="dataset")
+    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, shown="more.csv")
+    on: str = option("column that both have: key, url, or dataset_column:list_column", text, "url")
+    add: tuple[str, ...] | None = option("columns of the list that are added", optional(names), None, "all")
+    input_format: str | None = option(
+        "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed", optional(input_format), None, "by the file name"
+    )
+    separator: str | None = option("between the values of a line", optional(separator), None, "a comma; in tsv a tab")
+    encoding: str | None = option("of a list that is text", optional(encoding), None, "utf-8, or by its mark")
+    rows: str | None = option("path to the array of rows in a json document", optional(text), None, "the document")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
 class EstimateOptions:
     """What is estimated"""
 

@@ -22,6 +22,7 @@ from any2ds.core.layout import RECIPE_FILE
 from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
+from any2ds.dataset.added_columns import AddedColumns
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.recipe_file import RecipeFile
@@ -185,6 +186,8 @@ def summarize(
     outcomes = +stats.outcomes
     retryable = sum(rows for code, rows in outcomes.items() if _is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]
+    if dataset.run is not None and (added := AddedColumns.of(dataset.folder)) is not None:
+        metadata.columns |= {field.name: str(field.type) for field in added.schema}
     lists = tuple(_lists(dataset))
     recipe = _recipe(dataset)
     repeated, groups = metadata.repeated(_MOST_GROUPS)

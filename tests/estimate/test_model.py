@@ -12,7 +12,7 @@ from any2ds.core.histogram import Histogram
 from any2ds.core.reports import ProcessCost, RobotsCost
 from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
-from any2ds.estimate.model import Model, tail, weights_of, wilson
+from any2ds.estimate.model import Model, last_end, weights_of, wilson
 from any2ds.estimate.prices import Prices
 
 PRICES = Prices.read(None)
@@ -106,10 +106,23 @@ def test_attempts_that_were_repeated_take_time() -> None:
     assert seconds(model(MANY, twice, thread_count=50)) == pytest.approx(160, rel=0.1)
 
 
-def test_the_last_transfers_end_after_the_others() -> None:
-    assert tail([(1000, 1.0)], 10_000) == pytest.approx(0.5, rel=0.01)
-    assert tail([(100, 1.0), (1, 50.0)], 10) > 5
-    assert tail([], 10) == 0
+def test_the_last_row_ends_after_it_has_begun() -> None:
+    assert last_end(10.0, [(1000, 1.0)]) == pytest.approx(11, rel=0.01)
+    assert last_end(10.0, [(1000, 1.0), (1, 50.0)]) == pytest.approx(55)  # it begins anywhere
+    assert last_end(10.0, [(1000, 1.0), (0.1, 50.0)]) == pytest.approx(11, rel=0.01)
+    assert last_end(10.0, []) == 10
+
+
+def test_a_row_that_hangs_holds_up_the_end_as_often_as_it_is_tried() -> None:
+    hanging = [*SEEN[:297], *(sampled(f"o{number}", "timeout_total") for number in range(3))]
+    once = seconds(model(MANY, hanging, thread_count=400, timeout=5))
+    assert once == pytest.approx((10_000 * 0.4 + 100 * 5) / 400 + 5, rel=0.1)
+    assert seconds(model(MANY, hanging, thread_count=400, timeout=5, retries=2)) == pytest.approx(once + 14, rel=0.1)
+
+
+def test_a_sample_without_timeouts_does_not_promise_a_run_without() -> None:
+    run = model(MANY, thread_count=400, timeout=5).predict(1, FAST_LINE, PRICES).seconds
+    assert run.high > run.value + 5
 
 
 def test_rows_that_steps_refuse_are_not_stored() -> None:

@@ -171,7 +171,7 @@ def download(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -343,7 +343,7 @@ def download(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -409,7 +409,7 @@ def retry(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -494,7 +494,7 @@ def retry(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -627,7 +627,7 @@ def estimate(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -802,7 +802,7 @@ def estimate(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -1063,7 +1063,7 @@ def build(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -1215,7 +1215,7 @@ def build(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)

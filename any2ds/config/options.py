@@ -359,10 +359,9 @@ class FetchOptions:
         "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "transfers at once to a host, of all processes of a machine",
+        "transfers at once to a host, of all processes of a machine; 1000000: no limit",
         integer(1),
-        1_000_000,
-        "adapted to each host",
+        64,
         scope="host",
         task="Downloading",
         hints="x per_host max_connection_per_server",

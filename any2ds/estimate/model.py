@@ -20,8 +20,8 @@ from any2ds.core.histogram import PER_DOUBLING, Histogram
 from any2ds.core.processes import resources
 from any2ds.estimate.facts import Sample, SampledRow, Survey
 from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, SILENCE, TIMEOUTS
+from any2ds.fetch.policy.limiter import FIRST, step_seconds
 from any2ds.fetch.policy.schedule import FIRST_BACKOFF, MAX_BACKOFF, late_after, spare_transfers
-from any2ds.fetch.policy.window import FIRST, trial_seconds
 from any2ds.fetch.profiles import Profiles
 from any2ds.worker.worker import ROWS_PER_PROCESS
 
@@ -130,7 +130,7 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
     meanwhile, and how many are in flight then; `mean` are the seconds of one."""
     size, seconds, ended = FIRST, 0.0, 0.0
     while size < ceiling:
-        step = sum(trial_seconds(mean, size, is_starting=True))
+        step = sum(step_seconds(mean, size, is_starting=True))
         if ended + size / mean * step >= transfers:
             break
         ended += size / mean * step

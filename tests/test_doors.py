@@ -27,7 +27,7 @@ PURE = {
     "dataset": "expected shards",
     "load": "order expressions",
     "describe": "summary sums",
-    "estimate": "advice facts model prices sketches",
+    "estimate": "advice facts model sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]
 _PATH = re.compile(r"any2ds(\.\w+)+")  # of what a test patches by its name

@@ -143,13 +143,10 @@ def _show_summary(summary: Any, _: Any) -> None:
         show(summary, stream)
 
 
-def _show_estimate(estimate: Any, wanted: Any) -> None:
+def _show_estimate(estimate: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
     from any2ds.estimate.screen import show
 
-    if wanted.format == "md":
-        _print(estimate.to_markdown())
-        return
     with standard_output() as stream:
         show(estimate, stream)
 

@@ -359,10 +359,9 @@ class FetchOptions:
         "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "transfers at once to a host, of all processes of a machine",
+        "transfers at once to a host, of all processes of a machine; 1000000: no limit",
         integer(1),
-        1_000_000,
-        "adapted to each host",
+        64,
         scope="host",
         task="Downloading",
         hints="x per_host max_connection_per_server",
@@ -670,16 +669,9 @@ class EstimateOptions:
     bandwidth: int = option(
         "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
     )
-    price: str | None = option(
-        "JSON or YAML file of prices: machine_hour, storage_gb_month …",
-        optional(path),
-        None,
-        "those built in",
-        task="The prediction",
-    )
     sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
     sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
-    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen", task="The prediction")
+    format: str = option("screen or json", one_of("screen", "json"), "screen", task="The prediction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -1070,14 +1062,6 @@ def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
         raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def read_prices(path: str) -> dict[str, Any]:
-    """The content of a JSON or YAML file of names and values. Raises OptionError if it is none."""
-    content = _read_mapping(path, "price file", _from_typed_yaml)
-    if not isinstance(content, dict):
-        raise OptionError(f"price file {path!r} must hold `name: price` lines")
-    return content
 
 
 def _from_yaml(written: str) -> Any:

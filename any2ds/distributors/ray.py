@@ -184,10 +184,14 @@ def _start(wanted: int | None) -> None:
             how["_temp_dir"] = "/tmp/ray"
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init("local", **how)  # in this thread, with which the processes that it starts end
-    except (Exception, SystemExit) as error:
-        ray.shutdown()
-        raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
+        for is_last in (False, True):
+            try:
+                ray.init("local", **how)  # in this thread, with which the processes that it starts end
+                return
+            except (Exception, SystemExit) as error:  # a plain one if a busy machine does not start it in 30 s
+                ray.shutdown()
+                if is_last or "timed out" not in str(error):
+                    raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
     finally:
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own ends the process at once, where a run ends in good order

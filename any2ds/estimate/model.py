@@ -1,4 +1,4 @@
-"""What a run over the whole list would take on so many machines: time, traffic, memory, disk, shards and costs.
+"""What a run over the whole list would take on so many machines: time, traffic, memory, disk and shards.
 
 The last row begins after the longest of five times: that of the transfers that wait for answers, of the slowest host,
 of the line, and of the processor, of the thread that drives the sockets and of all. Rows that take long, because they
@@ -19,7 +19,6 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import PER_DOUBLING, Histogram
 from any2ds.core.processes import resources
 from any2ds.estimate.facts import Sample, SampledRow, Survey
-from any2ds.estimate.prices import Prices
 from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, SILENCE, TIMEOUTS
 from any2ds.fetch.policy.limiter import FIRST, step_seconds
 from any2ds.fetch.policy.schedule import FIRST_BACKOFF, MAX_BACKOFF, late_after, spare_transfers
@@ -74,7 +73,7 @@ class Prediction:
     largest_host: float  # requests per second that the largest host gets, on average
     memory_per_worker: int  # bytes
     memory: int  # bytes, of all, the processes that plan included
-    costs: Mapping[str, float]  # see `Prices.costs`
+    machine_hours: float  # of all machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +239,6 @@ class Model:
         refused = Counter(row.host for row in self.sample.rows if row.code in _BUSY)
         return {host for host, count in refused.items() if count == asked[host] >= _LEAST_REFUSALS}
 
-    def costs(self, hours: float, prices: Prices) -> Mapping[str, float]:
-        """`hours` of all machines together."""
-        return prices.costs(hours, self.received_bytes, self.stored_bytes, self.shards)
-
     @cached_property
     def slowest(self) -> SlowestHost:
         """The host that takes longest with what `max_per_host` grants it."""
@@ -273,7 +268,7 @@ class Model:
         wanted = running.processes_count or max(1, min(resources.cores(), useful))
         return max(1, min(wanted, -(-self.shards // machines)))
 
-    def predict(self, machines: int, bandwidth: int, prices: Prices) -> Prediction:
+    def predict(self, machines: int, bandwidth: int) -> Prediction:
         """`bandwidth` in bits per second, of each machine."""
         processes = self.processes(machines)
         workers = max(1, min(machines * processes, self.shards))  # that have something to do
@@ -307,7 +302,7 @@ class Model:
             largest_host=sum(self.survey.largest_hosts(1).values()) * self._distinct / seconds,
             memory_per_worker=memory,
             memory=memory * workers + round(machines * (_DRIVER_MEMORY + _SHARD_MEMORY * self.shards)),
-            costs=self.costs(machines * seconds / 3600, prices),
+            machine_hours=machines * seconds / 3600,
         )
 
     @property

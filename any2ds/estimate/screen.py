@@ -1,4 +1,4 @@
-"""Shows an estimate: on a terminal, in a notebook, and as Markdown, all from the same tables."""
+"""Shows an estimate: on a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -57,26 +57,6 @@ def parts(estimate: Estimate) -> Iterator[Any]:
         yield Text(f"note: {printable(remark)}", style="yellow")
 
 
-def markdown(estimate: Estimate) -> str:
-    lines = [line for title, facts in _sections(estimate) for line in _markdown_table(title, [("", ""), *facts])]
-    if estimate.predictions:
-        (_, *machines), *figures = _figures(estimate)
-        lines += _markdown_table("the whole list", [("", *machines), *figures])
-    if estimate.advice:
-        lines += ["## Options", "", *(f"- `{each.flag}`: {_cell(each.reason)}" for each in estimate.advice), ""]
-    lines += [f"> {_cell(remark)}" for remark in estimate.remarks]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _markdown_table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *others = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return [f"## {title.capitalize()}", "", head, f"|{'---|' * len(rows[0])}", *others, ""]
-
-
-def _cell(message: str) -> str:
-    return printable(message).replace("|", "\\|").replace("<", "&lt;")
-
-
 Facts = Iterator[tuple[str, str]]
 
 
@@ -129,14 +109,10 @@ def _dataset(estimate: Estimate) -> Facts:
     each = model.stored_bytes / model.shards
     yield "size", f"{text.size(model.stored_bytes)} in {shard_count(model.shards)} of {text.size(each)}"
     yield "received", text.size(model.received_bytes)
-    costs, currency = model.costs(0.0, estimate.prices), estimate.prices.currency
-    keep, away = _money(costs["storage_month"], currency), _money(costs["egress"], currency)
-    yield "storage", f"{keep} a month; reading it once from elsewhere costs {away}"
 
 
 def _figures(estimate: Estimate) -> list[tuple[str, ...]]:
     """The name of each figure, and its value for each number of machines, or for one if their times are the same."""
-    currency = estimate.prices.currency
     columns = [
         {
             "machines": f"{each.machines:,}",
@@ -150,15 +126,11 @@ def _figures(estimate: Estimate) -> list[tuple[str, ...]]:
             "largest host, requests/s": text.estimate(each.largest_host),
             "memory, each process": text.size(each.memory_per_worker),
             "memory in all": text.size(each.memory),
-            "cost of the run": _money(each.costs["run"], currency),
+            "machine hours": text.number(each.machine_hours),
         }
         for each in estimate.predictions[: 1 if same_times(estimate.predictions) else None]
     ]
     return [(name, *(column[name] for column in columns)) for name in columns[0]]
-
-
-def _money(value: float, currency: str) -> str:
-    return f"{value:,.2f} {currency}" if value < 100 else f"{value:,.0f} {currency}"
 
 
 def quantiles(values: Histogram) -> dict[str, float]:

@@ -15,6 +15,7 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.tables import values
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.contract import Fields, IndexedShard
+from any2ds.writers.formats.parquet import THRIFTY
 
 
 class ShardWithColumns:
@@ -25,8 +26,8 @@ class ShardWithColumns:
         self._shard, self._columns = shard, columns
         self._added: pa.Table | None = None
         if table:
-            with folder.open(table) as stream:
-                found = pq.read_table(pa.PythonFile(stream, "r"), columns=["status", *columns])
+            with folder.open(table) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
+                found = file.read(["status", *columns])
             self._added = found.filter(pc.equal(found["status"], SUCCESS)).select(columns).combine_chunks()
             if self._added.num_rows != len(shard):
                 raise DamagedShard(f"{table} has {self._added.num_rows:,} samples, the data {len(shard):,}")

@@ -66,6 +66,7 @@ _FUNCTIONS = {
     "inspect": "describe.inspect:inspect",
     "report": "describe.report.report:report",
     "card": "describe.card.card:card",
+    "add-columns": "dataset.add_columns:add_columns",
     "build": "recipes.build:build",
     "new": "recipes.new:new",
     "recipes": "recipes.listing:lines",
@@ -174,6 +175,7 @@ _SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
     "estimate": _show_estimate,
     "report": _show_report,
     "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
+    "add-columns": lambda added, _: _print(added.text),
     "new": _show_new,
     "recipes": lambda lines, _: _print("\n".join(lines)),
 }

@@ -19,7 +19,7 @@ PURE = {
     "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
     " text version",
     "config": "options parsers needs",
-    "fetch": "policy urls host_slots engines.encodings",
+    "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._tarindex",

@@ -359,10 +359,9 @@ class FetchOptions:
         "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "transfers at once to a host, of all processes of a machine",
+        "transfers at once to a host, of all processes of a machine; 1000000: no limit",
         integer(1),
-        1_000_000,
-        "adapted to each host",
+        64,
         scope="host",
         task="Downloading",
         hints="x per_host max_connection_per_server",
@@ -628,6 +627,23 @@ class ReportOptions:
     )
     samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
     open: bool = option("show the page in a browser", boolean, False, needs="format=html")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumnsOptions:
+    """What is added"""
+
+    output_folder: str = option(_DATASET, path, shown="dataset")
+    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, shown="more.csv")
+    on: str = option("column that both have: key, url, or dataset_column:list_column", text, "url")
+    add: tuple[str, ...] | None = option("columns of the list that are added", optional(names), None, "all")
+    input_format: str | None = option(
+        "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed", optional(input_format), None, "by the file name"
+    )
+    separator: str | None = option("between the values of a line", optional(separator), None, "a comma; in tsv a tab")
+    encoding: str | None = option("of a list that is text", optional(encoding), None, "utf-8, or by its mark")
+    rows: str | None = option("path to the array of rows in a json document", optional(text), None, "the document")
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 

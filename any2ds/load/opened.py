@@ -14,9 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from any2ds.core import plugins
+from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.load import hashes
+from any2ds.load.added import ShardWithColumns, split_fields
 from any2ds.load.ahead import Stored
 from any2ds.load.copies import ShardCopies
 from any2ds.load.decode import decoded
@@ -278,7 +279,13 @@ class OpenShards:
         writer = plugins.load("writers", self._shards.output_format)
         if not hasattr(writer, "indexed"):
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        opened: IndexedShard = writer.indexed(self.data(shard), self._fields)
+        shards, fields = self._shards, self._fields
+        if shards.added is None:
+            opened: IndexedShard = writer.indexed(self.data(shard), fields)
+        else:
+            own, added = split_fields(fields, shards.added.names)
+            table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
+            opened = ShardWithColumns(writer.indexed(self.data(shard), own), shards.folder, table, added)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))

@@ -153,7 +153,8 @@ def test_duplicates_are_fetched_once_with_dedupe() -> None:
 
 
 def test_a_host_with_a_hundredth_of_a_large_list_is_named() -> None:
-    found = model({"big.example": 4_000_000, **{f"o{number}": 396_000 for number in range(1000)}})
+    hosts = {"big.example": 4_000_000, **{f"o{number}": 396_000 for number in range(1000)}}
+    found = model(hosts, max_per_host=1_000_000)
     reason = advice(found, (1, 64))["max_per_host"]
     assert reason.startswith("32: big.example holds 1.0% of the rows; at 32 transfers at once it needs 13:5")
     assert "64 machines as predicted ask the largest host" in reason

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.samples import CAPTION, StoredSample
+from any2ds.core.samples import CAPTION, METADATA
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
@@ -31,6 +31,7 @@ from any2ds.dataset.shard_sample import ShardSample
 from any2ds.describe.pictures import View
 from any2ds.describe.preview import PreviewPool, kind_of
 from any2ds.describe.shown import shown, shown_url
+from any2ds.writers.formats._shard import LocalData
 from any2ds.writers.formats.parquet import body_columns
 
 log = logging.getLogger(__name__)
@@ -213,13 +214,17 @@ class _Look:
     ) -> Iterator[tuple[Facts, bytes | None, str]]:
         """Those of `wanted`, by key, which are among the first of a shard that is read from its beginning."""
         dataset = self._dataset
-        if not dataset.folder.is_local and self._size(files) > _MOST_COPIED:
+        is_packed = dataset.run is not None and dataset.run.options.get("tfrecord_compression") == "gzip"
+        if (is_packed or not dataset.folder.is_local) and self._size(files) > _MOST_COPIED:
             return
         assert dataset.writer is not None
-        with dataset.local(files.data or "") as path, contextlib.closing(dataset.writer.read(path)) as samples:  # type: ignore[type-var]
-            for sample in itertools.islice(samples, among):
-                if (facts := wanted.get(sample.key)) is not None:
-                    yield _whole(sample, facts)
+        assert dataset.writer.shard is not None
+        with dataset.local(files.data or "") as path:
+            shard = dataset.writer.shard(LocalData(path))
+            for number in range(min(among, len(shard))):
+                key, members = shard.files(number)
+                if (facts := wanted.get(key)) is not None:
+                    yield _whole(members, facts)
                 elif self._is_over():
                     return
 
@@ -228,13 +233,11 @@ class _Look:
         return Stats.parse(self._dataset.read(files.stats or "")).data_bytes or math.inf
 
 
-def _whole(sample: StoredSample, facts: Facts) -> tuple[Facts, bytes | None, str]:
-    ext = str(facts.get("ext") or sample.ext)
-    body, caption = sample.members.get(ext), sample.members.get(CAPTION) if ext != CAPTION else None
-    is_small = body is not None and body.size <= _MOST_BYTES
-    facts = {**facts, "ext": ext}
-    text = caption.read().decode("utf-8", "replace") if caption is not None and caption.size <= _MOST_BYTES else ""
-    return facts, body.read() if body is not None and is_small else None, text
+def _whole(members: Mapping[str, bytes], facts: Facts) -> tuple[Facts, bytes | None, str]:
+    ext = str(facts.get("ext") or next((ext for ext in members if ext not in (CAPTION, METADATA)), ""))
+    data, caption = members.get(ext), b"" if ext == CAPTION else members.get(CAPTION, b"")
+    text = caption.decode("utf-8", "replace") if len(caption) <= _MOST_BYTES else ""
+    return {**facts, "ext": ext}, data if data is not None and len(data) <= _MOST_BYTES else None, text
 
 
 def _read(stream: Any, size: int) -> bytes:

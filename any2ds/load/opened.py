@@ -23,8 +23,8 @@ from any2ds.load.decode import decoded
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.load.shards import ShardSet
-from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
-from any2ds.writers.formats._spans import SpanShard
+from any2ds.writers.contract import Fields, RangedShard, Shard, ShardData
+from any2ds.writers.formats._shard import SpanShard
 
 _MOST_OPEN = 4096  # shards of a process with an index of 8 bytes a sample; of the descriptors of a process at most half
 _MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
@@ -124,7 +124,7 @@ class OpenShards:
         self._finish = finish if finish.is_needed else None
         if self._finish is not None:
             self._fields = replace(fields, columns=finish.columns)
-        self._open: dict[int, IndexedShard] = {}
+        self._open: dict[int, Shard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
         self._reader = StoreReader(shards.folder)
@@ -141,7 +141,7 @@ class OpenShards:
         """A sample of a shard. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            sample = (opened or self._opened(shard)).get(number)
+            sample = (opened or self._opened(shard)).row(number)
             return sample if self._finish is None else self._finish(sample, shard)
         except Exception as error:
             raise self.named(shard, error) from error
@@ -150,7 +150,7 @@ class OpenShards:
         """Samples of a shard as they are stored, best in ascending order. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            return (opened or self._opened(shard)).get_many(numbers)
+            return (opened or self._opened(shard)).rows(numbers)
         except Exception as error:
             raise self.named(shard, error) from error
 
@@ -207,7 +207,7 @@ class OpenShards:
         found = []
         for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
-                found.append(each.samples(own, buffers))
+                found.append(each.rows_of(own, buffers))
             except Exception as error:
                 raise self.named(shard, error) from error
         return found
@@ -245,7 +245,7 @@ class OpenShards:
         except Exception as error:
             raise self.named(shard, error) from error
 
-    def _opened(self, shard: int) -> IndexedShard:
+    def _opened(self, shard: int) -> Shard:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
             self._shards = self._shards.in_this_process()
             self._reader = StoreReader(self._shards.folder)
@@ -255,11 +255,11 @@ class OpenShards:
         with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
             return self._open.get(shard) or self._opened_anew(shard)
 
-    def _opened_anew(self, shard: int) -> IndexedShard:
+    def _opened_anew(self, shard: int) -> Shard:
         writer = plugins.load("writers", self._shards.output_format)
-        if not hasattr(writer, "indexed"):
+        if writer.shard is None:
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        opened: IndexedShard = writer.indexed(self.data(shard), self._fields)
+        opened: Shard = writer.shard(self.data(shard), self._fields)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))

@@ -22,7 +22,7 @@ PURE = {
     "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
     "transforms": "image steps._charset steps._clips",
-    "writers": "formats._tarindex",
+    "writers": "formats._offsets",
     "run": "ledger diagnosis place",
     "dataset": "expected shards",
     "load": "order expressions",

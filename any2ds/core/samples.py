@@ -39,24 +39,6 @@ def free_extension(ext: str, taken: Collection[str]) -> str:
     return f"data.{ext}" if ext.lower() in taken else ext
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSample:
-    """One sample of a shard. Rows that failed have none."""
-
-    key: str
-    members: Mapping[str, StoredBody]  # extension, without the first dot -> content, in the order of the file
-
-    @property
-    def ext(self) -> str:
-        """Of its file; "" if there is none beside caption and metadata."""
-        return next((ext for ext in self.members if ext not in (CAPTION, METADATA)), "")
-
-    @property
-    def body(self) -> StoredBody | None:
-        """Its file."""
-        return self.members.get(self.ext)
-
-
 class Payload(NamedTuple):
     """What a server answered with success."""
 
@@ -91,7 +73,6 @@ class Sample:
     ext: str  # of the file, without the dot; "" on failure
     fields: Mapping[str, Any]  # metadata columns beyond those of the list; see `metadata.OUTCOME_FIELDS`
     failure: Failure | None = None
-    stored: StoredSample | None = None  # it lies in the former version of its shard, to be taken over as it is
     part: int | None = None  # its number among the samples of its row, from 0; None: it is the only one
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}

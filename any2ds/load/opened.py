@@ -25,8 +25,8 @@ from any2ds.load.exact import ExactColumns, ExactShard
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.load.shards import ShardSet
-from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
-from any2ds.writers.formats._spans import SpanShard
+from any2ds.writers.contract import Fields, RangedShard, Shard, ShardData
+from any2ds.writers.formats._shard import SpanShard
 
 _MOST_OPEN = 4096  # shards of a process with an index of 8 bytes a sample; of the descriptors of a process at most half
 _MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
@@ -128,7 +128,7 @@ class OpenShards:
             self._fields = replace(fields, columns=finish.columns)
         self._exact_columns = ExactColumns.of(shards, fields.schema, self._fields.columns)
         self._exact: dict[int, ExactShard] = {}  # of the shards that are open
-        self._open: dict[int, IndexedShard] = {}
+        self._open: dict[int, Shard | ShardWithColumns] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
         self._reader = StoreReader(shards.folder)
@@ -145,7 +145,7 @@ class OpenShards:
         """A sample of a shard. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            sample = (opened or self._opened(shard)).get(number)
+            sample = (opened or self._opened(shard)).row(number)
             if self._exact_columns is not None:
                 self._restore(shard, [number], [sample])
             return sample if self._finish is None else self._finish(sample, shard)
@@ -156,7 +156,7 @@ class OpenShards:
         """Samples of a shard as they are stored, best in ascending order. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            samples = (opened or self._opened(shard)).get_many(numbers)
+            samples = (opened or self._opened(shard)).rows(numbers)
             if self._exact_columns is not None:
                 self._restore(shard, numbers, samples)
             return samples
@@ -224,7 +224,7 @@ class OpenShards:
         found = []
         for (shard, numbers), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
-                found.append(each.samples(own, buffers))
+                found.append(each.rows_of(own, buffers))
                 if self._exact_columns is not None:
                     self._restore(shard, numbers, found[-1])
             except Exception as error:
@@ -264,7 +264,7 @@ class OpenShards:
         except Exception as error:
             raise self.named(shard, error) from error
 
-    def _opened(self, shard: int) -> IndexedShard:
+    def _opened(self, shard: int) -> Shard | ShardWithColumns:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
             self._shards = self._shards.in_this_process()
             self._reader = StoreReader(self._shards.folder)
@@ -275,17 +275,17 @@ class OpenShards:
         with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
             return self._open.get(shard) or self._opened_anew(shard)
 
-    def _opened_anew(self, shard: int) -> IndexedShard:
+    def _opened_anew(self, shard: int) -> Shard | ShardWithColumns:
         writer = plugins.load("writers", self._shards.output_format)
-        if not hasattr(writer, "indexed"):
+        if writer.shard is None:
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
         shards, fields = self._shards, self._fields
         if shards.added is None:
-            opened: IndexedShard = writer.indexed(self.data(shard), fields)
+            opened: Shard | ShardWithColumns = writer.shard(self.data(shard), fields)
         else:
             own, added = split_fields(fields, shards.added.names)
             table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
-            opened = ShardWithColumns(writer.indexed(self.data(shard), own), shards.folder, table, added)
+            opened = ShardWithColumns(writer.shard(self.data(shard), own), shards.folder, table, added)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))

@@ -174,7 +174,7 @@ def _has_numbers(run: RunInfo) -> bool:
     """Whether samples of this format can be read by their number, as `any2ds.load` does it."""
     made = run.made
     return made is not None and (
-        hasattr(plugins.load("writers", made.output_format), "indexed") and made.tfrecord_compression != "gzip"
+        plugins.load("writers", made.output_format).shard is not None and made.tfrecord_compression != "gzip"
     )
 
 

@@ -23,6 +23,7 @@ _PUBLIC = {
     "describe.card.card": "card",
     "dataset.features": "Audio Bytes ClassLabel Image Optional Scalar Tensor Text Video parse_bool",
     "describe.inspect": "inspect",
+    "load.collate": "collate",
     "load.load": "load",
     "load.splits": "split",
     "describe.report.report": "report",

@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from any2ds.core import plugins
+from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, DamagedShard, UsageError, error_text
+from any2ds.load.added import ShardWithColumns, split_fields
 from any2ds.load.copies import ShardCopies
 from any2ds.load.exact import ExactColumns, ExactShard
 from any2ds.load.files import LocalShard, ShardOfFolder
@@ -169,8 +170,13 @@ class OpenShards:
         writer = plugins.load("writers", self._shards.output_format)
         if not hasattr(writer, "indexed"):
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        data = self.data(shard)
-        opened: IndexedShard = writer.indexed(data, self._given[1])
+        data, shards, fields = self.data(shard), self._shards, self._given[1]
+        if shards.added is None:
+            opened: IndexedShard = writer.indexed(data, fields)
+        else:
+            own, added = split_fields(fields, shards.added.names)
+            table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
+            opened = ShardWithColumns(writer.indexed(data, own), shards.folder, table, added)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))

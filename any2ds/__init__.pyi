@@ -35,6 +35,7 @@ from any2ds.dataset.verify.report import VerifyReport as VerifyReport
 from any2ds.describe.card.card import Card as Card
 from any2ds.describe.summary import Summary as Summary
 from any2ds.estimate.result import Estimate as Estimate
+from any2ds.load.collate import collate as collate
 from any2ds.load.load import load as load
 from any2ds.load.splits import split as split
 from any2ds.recipes.info import Info as Info
@@ -69,6 +70,7 @@ __all__ = [
     "beam",
     "build",
     "card",
+    "collate",
     "download",
     "estimate",
     "inspect",

@@ -108,17 +108,3 @@ class Shard(Protocol):
         ...
 
     def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]: ...
-
-
-class RangedShard(Shard, Protocol):
-    """A shard whose samples are byte ranges, so that those of several shards can be read at once."""
-
-    data: ShardData
-
-    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Start and size of each of these samples."""
-        ...
-
-    def rows_of(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
-        """The samples of these ranges, from what `data.read_many` gives for them."""
-        ...

@@ -444,4 +444,4 @@ def test_tar_files_of_other_tools_are_read(tmp_path: Path) -> None:
     ds = any2ds.load(str(tmp_path), cache_dir=tmp_path / "cache")
     assert keys(ds) == [f"s{shard}/{number}" for shard in range(2) for number in range(3)]
     assert ds[4]["data"] == body_of("1.jpg")
-    assert ds[5]["cls"] == b"2"
+    assert ds[5]["cls"] == 2

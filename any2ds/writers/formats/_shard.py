@@ -125,7 +125,13 @@ class SpanShard(BaseShard):
         if is_scattered and self.data.is_local and self._end:
             return [self.row(number) for number in numbers]
         ranges = self.ranges(numbers)
-        return self.rows_of(ranges, self.data.read_many(ranges))
+        found = self.data.read_many(ranges)
+        rows = [self.row_in(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
+        if rows and not self._end:
+            (buffer, at), (_, size) = found[0], ranges[0]
+            check_key(self.data, self.files_in(buffer, at, at + size)[0])
+            self._end = self._stop
+        return rows
 
     def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Start and size of each of these samples, for `data.read_many`. Raises DamagedShard."""
@@ -136,15 +142,6 @@ class SpanShard(BaseShard):
                 raise DamagedShard(f"its index says that sample {number:,} goes from byte {start:,} to {stop:,}")
             found.append((start, stop - start))
         return found
-
-    def rows_of(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
-        """The samples of these ranges, from what was read for them."""
-        rows = [self.row_in(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
-        if rows and not self._end:
-            (buffer, at), (_, size) = found[0], ranges[0]
-            check_key(self.data, self.files_in(buffer, at, at + size)[0])
-            self._end = self._stop
-        return rows
 
     @abstractmethod
     def files_in(self, buffer: bytes, start: int, stop: int) -> tuple[str, Mapping[str, bytes]]:

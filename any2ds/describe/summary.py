@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from any2ds.config.command_line import build_command, download_command, retry_command
+from any2ds.config.command_line import build_command, dataset_options, download_command, retry_command
+from any2ds.config.given import Given
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
@@ -116,7 +117,7 @@ class Summary:
     host_count: int
     metadata_rows: tuple[Mapping[str, Any], ...]  # of samples, to look at
     options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
-    run_options: Mapping[str, Any]  # of the last run, if it writes the report
+    given: tuple[str, ...]  # of them, as the command line takes them: --name=value
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard, limit
     recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
     command: str  # that makes such a dataset; empty if it is not any2ds's
@@ -153,7 +154,7 @@ class Summary:
 class LastRun:
     """What the run that writes the report knows of itself."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)
+    given: Given = field(default_factory=dict)
     gained_nothing: bool = False  # it was a retry, and no row arrived
 
 
@@ -221,10 +222,10 @@ def summarize(
         host_count=len(metadata.hosts),
         metadata_rows=tuple(_rows(metadata, rows)),
         options=_plain(run.options) if run else {},
-        run_options=_plain(last_run.options),
+        given=tuple(dataset_options(run.given)) if run else (),
         lists=tuple(_lists(dataset)),
         recipe=recipe,
-        command=_command(dataset, recipe["name"] if recipe else "", last_run.options),
+        command=_command(dataset, recipe["name"] if recipe else "", last_run.given),
         retry=_retry(dataset, last_run) if retryable else "",
         retryable=retryable,
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
@@ -268,22 +269,23 @@ def _lists(dataset: Dataset) -> Iterator[dict[str, Any]]:
         yield {"files": files, "rows": last.end_row, "first_shard": first.first_shard, "limit": last.limit}
 
 
-def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The option with which only the first rows of a list were read, if so."""
+def with_limit(given: Given, lists: Sequence[Mapping[str, Any]]) -> Given:
+    """What was given, with the limit of rows of the last list, which later commands may have raised."""
     limit = lists[-1]["limit"] if lists else None
-    return {"limit": limit} if limit else {}
+    others = {name: value for name, value in given.items() if name != "limit"}
+    return {**others, "limit": (str(limit), "call")} if limit else others
 
 
-def _command(dataset: Dataset, recipe: str, run_options: Mapping[str, Any]) -> str:
+def _command(dataset: Dataset, recipe: str, last: Given) -> str:
     if dataset.run is None:
         return ""
-    is_whole = "url_list" in run_options  # those of a retry are of its own command
-    lists = list(_lists(dataset))
-    options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
+    is_known = bool({"url_list", "recipe"} & last.keys())  # of the last run, which was no retry
+    given = last if is_known else dataset.run.given
     if recipe:
-        return build_command(recipe, options, dataset.run.asked, _data_dir(dataset, recipe))
+        return build_command(recipe, given, _data_dir(dataset, recipe), for_others=not is_known)
+    lists = list(_lists(dataset))
     names = [name for each in lists for name in each["files"]]
-    return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
+    return download_command(redacted(dataset.folder.url), names, with_limit(given, lists), for_others=not is_known)
 
 
 def _data_dir(dataset: Dataset, recipe: str) -> str:
@@ -297,7 +299,7 @@ def _retry(dataset: Dataset, last_run: LastRun) -> str:
     """Empty also for the datasets of other tools, and after a retry that gained nothing."""
     if dataset.run is None or last_run.gained_nothing:
         return ""
-    return printable(redacted(retry_command(dataset.folder.url, last_run.options)))
+    return printable(redacted(retry_command(dataset.folder.url, last_run.given)))
 
 
 def _is_transient(code: str) -> bool:

@@ -37,7 +37,7 @@ from any2ds.describe.card import hub, split_files
 from any2ds.describe.inspect import SHARDS_OF_METADATA
 from any2ds.describe.loaders import Loadable, shard_table, snippets
 from any2ds.describe.rendering import environment
-from any2ds.describe.summary import Summary, limit_of, summarize
+from any2ds.describe.summary import Summary, summarize, with_limit
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -369,10 +369,10 @@ def _command(dataset: Dataset, found: Summary) -> str:
     """Without folders of the machine of the lists."""
     files = [name for each in found.lists for name in each["files"]]
     lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
-    options, asked = {**found.options, **limit_of(found.lists)}, dataset.run.asked if dataset.run else ()
+    given = dataset.run.given if dataset.run else {}
     if (recipe := RecipeFile.found(dataset.folder, dataset.entries)) is not None:
-        return build_command(recipe.full_name, options, asked)
-    return download_command(_name(found.output_folder), lists, options, asked)
+        return build_command(recipe.full_name, given, for_others=True)
+    return download_command(_name(found.output_folder), lists, with_limit(given, found.lists), for_others=True)
 
 
 def _meanings(dataset: Dataset, found: Summary, loadable: Loadable) -> dict[str, str]:

@@ -62,7 +62,6 @@ FINAL: list[tuple[str, str, dict[str, Any]]] = [
     ("redirect:ftp://127.0.0.1/a", "bad_redirect", {}),
     ("302:Location=data:,a", "bad_redirect", {}),
     ("redirect:http://a b/", "bad_redirect", {}),
-    ("redirect:loop", "too_many_redirects", {}),
     ("ok:X-Robots-Tag=noai", "opted_out", {}),
 ]
 
@@ -101,6 +100,12 @@ def test_a_final_failure_is_not_tried_again(answer: str, code: str, options: Any
     assert (row["status"], row["attempts"]) == ("failed_to_download", 1)
     if code.startswith("http_"):
         assert row["http_status"] == int(code[5:])
+
+
+def test_more_than_ten_redirects_are_too_many() -> None:
+    outcome = Play({"a.bin": Row("redirect:loop", body=BODY)}, retries=3).run()
+    assert outcome.codes == {"too_many_redirects": 1}
+    assert outcome.requests == {"a.bin": 11}
 
 
 # Options that are limits: what the web answers, the option's name, a value that fails, one that does not.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from any2ds.core.failures import Failure
 from any2ds.core.processes import open_files
-from any2ds.fetch.engines.transport import WITHOUT_FILES
 
 if TYPE_CHECKING:
     import pycares
@@ -136,7 +135,7 @@ class Resolver(Generic[W]):
                 continue
             outcome, seconds = _read(result, error)
             if error is not None and open_files.are_exhausted():
-                outcome = WITHOUT_FILES
+                outcome = Failure("fetch", "dns", "too many open files (ulimit -n)", blame="open_files")
             else:
                 self._remember(host, outcome, seconds)
             del self._pending[host]

@@ -164,7 +164,11 @@ class _Team:
             if job.attempt < self._max_retry:
                 self._returned.append(replace(job, attempt=job.attempt + 1))
             else:
-                yield ShardError(job.shard_id, reason, attempt=job.attempt)
+                deaths = job.attempt + 1
+                often = (
+                    f" (so ended {deaths} processes that made this shard)" if child.was_killed and deaths > 1 else ""
+                )
+                yield ShardError(job.shard_id, reason + often, attempt=job.attempt)
 
     def _end_stuck(self, child: Child, what: str, under_way: Mapping[int, Collection[int] | None]) -> Iterator[Event]:
         """End a process that is stuck, and have its shards made by others. `under_way` has the positions of the rows

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
 
 _MOST_DISTINCT = 100_000  # values that a sample of distinct ones keeps
 

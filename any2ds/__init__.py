@@ -21,6 +21,7 @@ _PUBLIC = {
     "core.reports": "IncompleteRun RunReport",
     "core.samples": "Sample",
     "describe.card.card": "card",
+    "dataset.add_columns": "add_columns",
     "dataset.features": "Audio Bytes ClassLabel Image Optional Scalar Tensor Text Video parse_bool",
     "describe.inspect": "inspect",
     "load.load": "load",

@@ -19,6 +19,7 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
+from any2ds.dataset.add_columns import ColumnsAdded as ColumnsAdded
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -64,6 +65,7 @@ __all__ = [
     "UsageError",
     "Video",
     "__version__",
+    "add_columns",
     "beam",
     "build",
     "card",
@@ -169,7 +171,7 @@ def download(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -341,7 +343,7 @@ def download(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -407,7 +409,7 @@ def retry(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -492,7 +494,7 @@ def retry(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -625,7 +627,7 @@ def estimate(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -693,15 +695,14 @@ def estimate(
     from_dataset: str | Path | None = None,
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
     bandwidth: int = 1000000000,
-    price: str | Path | None = None,
     sample_folder: str | Path = "estimate-sample",
     sample_seed: int = 0,
-    format: Literal["screen", "md", "json"] = "screen",
+    format: Literal["screen", "json"] = "screen",
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
 ) -> Estimate:
-    """Say what `download` with these options would take: time, machines, memory, disk and costs, and what would fail.
+    """Say what `download` with these options would take: time, machines, memory and disk, and what would fail.
 
     The list is read, and a sample of its rows is downloaded into `sample_folder`, with at most four requests per second
     to each host, or as `host_delay` says if it is given: for 10 s of each host if the list is small, else for 30 s.
@@ -800,7 +801,7 @@ def estimate(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
@@ -848,10 +849,9 @@ def estimate(
         from_dataset: a dataset that is the sample, such as that of a --limit run; also --from (default: None)
         machines: numbers of machines like this one (default: 1,4,16)
         bandwidth: of the line of each machine: 100Mbit, 1Gbit (default: 1Gbit)
-        price: JSON or YAML file of prices: machine_hour, storage_gb_month … (default: those built in)
         sample_folder: folder for the dataset of the sample (default: estimate-sample)
         sample_seed: draws the same rows again (default: 0)
-        format: screen, md or json (default: screen)
+        format: screen or json (default: screen)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the estimate; its sample is a dataset in `sample_folder`. Raises UsageError if the list cannot be read or
@@ -953,6 +953,36 @@ def card(
     Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a
     README.md that any2ds did not write."""
 
+def add_columns(
+    output_folder: str | Path,
+    url_list: Any,
+    *,
+    on: str = "url",
+    add: str | _Sequence[str] | None = None,
+    input_format: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    rows: str | None = None,
+    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
+    config: str | Path | None = None,
+) -> ColumnsAdded:
+    """Add columns of a list to the metadata of a finished dataset: a join by key or URL that fetches nothing.
+
+    What is added:
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
+        url_list: list with the columns: file, folder or glob, local or remote (default: required)
+        on: column that both have: key, url, or dataset_column:list_column (default: url)
+        add: columns of the list that are added (default: all)
+        input_format: txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed (default: by the file name)
+        separator: between the values of a line (default: a comma; in tsv a tab)
+        encoding: of a list that is text (default: utf-8, or by its mark)
+        rows: path to the array of rows in a json document (default: the document)
+        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        config: YAML or JSON file with any of these; what is given here wins
+
+    Returns how many rows have the columns. Raises UsageError for a folder that holds no dataset, a list that cannot
+    be read, and columns that are not there."""
+
 def build(
     recipe: Any,
     *,
@@ -1031,7 +1061,7 @@ def build(
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
     min_speed: int | str = 100,
-    max_per_host: int = 1000000,
+    max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -1183,7 +1213,7 @@ def build(
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
         min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
-        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
+        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
         host_delay: seconds between two transfers to a host, of all machines together (default: 0)
         max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)

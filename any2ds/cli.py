@@ -66,6 +66,7 @@ _FUNCTIONS = {
     "inspect": "describe.inspect:inspect",
     "report": "describe.report.report:report",
     "card": "describe.card.card:card",
+    "add-columns": "dataset.add_columns:add_columns",
     "build": "recipes.build:build",
     "new": "recipes.new:new",
     "recipes": "recipes.listing:lines",
@@ -142,13 +143,10 @@ def _show_summary(summary: Any, _: Any) -> None:
         show(summary, stream)
 
 
-def _show_estimate(estimate: Any, wanted: Any) -> None:
+def _show_estimate(estimate: Any, _: Any) -> None:
     from any2ds.core.terminal.results import standard_output
     from any2ds.estimate.screen import show
 
-    if wanted.format == "md":
-        _print(estimate.to_markdown())
-        return
     with standard_output() as stream:
         show(estimate, stream)
 
@@ -177,6 +175,7 @@ _SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
     "estimate": _show_estimate,
     "report": _show_report,
     "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
+    "add-columns": lambda added, _: _print(added.text),
     "new": _show_new,
     "recipes": lambda lines, _: _print("\n".join(lines)),
 }

@@ -137,8 +137,8 @@ def _api() -> Iterable[str]:
             continue
         yield f"\n## {name}\n"
         doc = inspect.getdoc(value) or ""
-        if name in COMMANDS:  # its options are on a page of their own
-            first = ", ".join(COMMANDS[name].positional)
+        if (command := name.replace("_", "-")) in COMMANDS:  # its options are on a page of their own
+            first = ", ".join(COMMANDS[command].positional)
             summary = doc.partition("\n\n")[0]
             ending = doc.rpartition("what is given here wins")[2].strip()
             yield f"```python\nany2ds.{name}({first}, **options)\n```\n"
@@ -168,7 +168,7 @@ def _fields(kind: type) -> Iterable[tuple[str, str, str]]:
 
 def _text(name: str, doc: str, summary: str) -> str:
     """What a docstring says between its summary and the options, whose groups are indented titles or the start."""
-    first_group = next(declared(COMMANDS[name].groups)).group
+    first_group = next(declared(COMMANDS[name.replace("_", "-")].groups)).group
     between = doc.removeprefix(summary).partition(f"{first_group}:\n")[0].strip("\n")
     return f"{_prose(between)}\n\n" if between.strip() else ""
 

@@ -19,7 +19,7 @@ PURE = {
     "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
     " text version",
     "config": "options parsers needs",
-    "fetch": "policy urls host_slots engines.encodings",
+    "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
     "transforms": "image steps._charset steps._clips",
     "writers": "formats._tarindex",
@@ -27,7 +27,7 @@ PURE = {
     "dataset": "expected shards",
     "load": "order expressions",
     "describe": "summary sums",
-    "estimate": "advice facts model prices sketches",
+    "estimate": "advice facts model sketches",
 }
 _OPEN = [*PUBLIC, *(f"any2ds.{room}.{name}" for room, names in PURE.items() for name in names.split())]
 _PATH = re.compile(r"any2ds(\.\w+)+")  # of what a test patches by its name

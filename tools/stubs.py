@@ -65,7 +65,8 @@ def main() -> int:
 
 
 def stub() -> str:
-    functions = [getattr(any2ds, name) for name in COMMANDS if name in any2ds.__all__]
+    names = (name.replace("-", "_") for name in COMMANDS)
+    functions = [getattr(any2ds, name) for name in names if name in any2ds.__all__]
     kinds = {getattr(sys.modules[function.run.__module__], _returned(function)) for function in functions}
     own = sorted(f"from {kind.__module__} import {kind.__name__} as {kind.__name__}" for kind in kinds - {RunReport})
     own += ["from any2ds.load.load import load as load"]
@@ -86,7 +87,8 @@ def _returned(function: Callable[..., Any]) -> str:
 
 def _function(function: Callable[..., Any]) -> str:
     name = function.__name__
-    fields = {f.name: f for group in COMMANDS[name].groups for f in dataclasses.fields(group)}
+    groups = COMMANDS[name.replace("_", "-")].groups
+    fields = {f.name: f for group in groups for f in dataclasses.fields(group)}
     parameters, has_star = [], False
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
@@ -95,7 +97,7 @@ def _function(function: Callable[..., Any]) -> str:
         kind = "str | Path | None" if parameter.name == "config" else _type(fields[parameter.name])
         default = "" if parameter.default is parameter.empty else f" = {_shown(parameter.default)}"
         parameters.append(f"{parameter.name}: {kind}{default}")
-    if makes_datasets(COMMANDS[name].groups):
+    if makes_datasets(groups):
         parameters += [f"{foreign}: Any = ..." for foreign in presets.foreign_options()]  # with that preset
     doc = textwrap.indent(inspect.getdoc(function) or "", "    ").strip().replace("\\", "\\\\")
     return f'def {name}({", ".join(parameters)},) -> {_returned(function)}:\n    """{doc}"""\n'

@@ -83,6 +83,18 @@ COMMANDS: Mapping[str, Command] = {
         "write a README.md that describes a dataset",
         [options.CardOptions],
     ),
+    "add-columns": Command(
+        "any2ds add-columns OUTPUT_FOLDER LIST [--on=url|key]",
+        "add columns of a list to the metadata of a dataset",
+        [options.AddColumnsOptions],
+        ("output_folder", "url_list"),
+        (
+            "any2ds add-columns dataset scores.csv",
+            "any2ds add-columns s3://bucket/dataset labels.parquet --on=key --add=label,split",
+            "any2ds add-columns dataset scores.jsonl --on=url:link",
+        ),
+        "run the same command again to go on",
+    ),
     "build": Command(
         "any2ds build RECIPE [--data_dir=FOLDER] [--option=value ...]",
         "make the dataset of a recipe",

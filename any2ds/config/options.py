@@ -359,10 +359,9 @@ class FetchOptions:
         "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "transfers at once to a host, of all processes of a machine",
+        "transfers at once to a host, of all processes of a machine; 1000000: no limit",
         integer(1),
-        1_000_000,
-        "adapted to each host",
+        64,
         scope="host",
         task="Downloading",
         hints="x per_host max_connection_per_server",
@@ -632,6 +631,23 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AddColumnsOptions:
+    """What is added"""
+
+    output_folder: str = option(_DATASET, path, shown="dataset")
+    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, shown="more.csv")
+    on: str = option("column that both have: key, url, or dataset_column:list_column", text, "url")
+    add: tuple[str, ...] | None = option("columns of the list that are added", optional(names), None, "all")
+    input_format: str | None = option(
+        "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed", optional(input_format), None, "by the file name"
+    )
+    separator: str | None = option("between the values of a line", optional(separator), None, "a comma; in tsv a tab")
+    encoding: str | None = option("of a list that is text", optional(encoding), None, "utf-8, or by its mark")
+    rows: str | None = option("path to the array of rows in a json document", optional(text), None, "the document")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
 class EstimateOptions:
     """What is estimated"""
 
@@ -653,16 +669,9 @@ class EstimateOptions:
     bandwidth: int = option(
         "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
     )
-    price: str | None = option(
-        "JSON or YAML file of prices: machine_hour, storage_gb_month …",
-        optional(path),
-        None,
-        "those built in",
-        task="The prediction",
-    )
     sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
     sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
-    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen", task="The prediction")
+    format: str = option("screen or json", one_of("screen", "json"), "screen", task="The prediction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -1053,14 +1062,6 @@ def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
         raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def read_prices(path: str) -> dict[str, Any]:
-    """The content of a JSON or YAML file of names and values. Raises OptionError if it is none."""
-    content = _read_mapping(path, "price file", _from_typed_yaml)
-    if not isinstance(content, dict):
-        raise OptionError(f"price file {path!r} must hold `name: price` lines")
-    return content
 
 
 def _from_yaml(written: str) -> Any:

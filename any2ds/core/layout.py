@@ -64,6 +64,7 @@ WORK_FOLDER = f"{STATE_FOLDER}/work"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
+COLUMNS_FOLDER = f"{STATE_FOLDER}/columns"  # of `any2ds add-columns`
 
 _STATS = re.compile(r"(\d{1,18})_stats\.json", re.ASCII)
 _MOST_ROWS = 10**15  # of a shard

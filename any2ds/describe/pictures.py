@@ -6,11 +6,10 @@ longer to import than all pictures of a report take to make.
 
 from __future__ import annotations
 
-import contextlib
+import io
 import itertools
 import logging
-import struct
-import zlib
+import wave
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -31,6 +30,7 @@ Kind = Literal["image", "audio", "video", "text", "other"]
 SIDE = 256  # pixels of the longer side of a picture
 _WAVE = (320, 96)  # pixels of a waveform
 _MOST_SECONDS = 60  # of sound that a waveform shows
+_SECONDS_HEARD, _RATE = 4, 8000  # of the sound inside a page: 32 KB
 _MOST_PIXELS = 64_000_000  # of an image, or of a frame
 
 
@@ -52,6 +52,7 @@ class View:
     picture: Picture | None = None
     text: str = ""  # the beginning of a text
     facts: str = ""  # in words: "640 x 480", "3.2 s"
+    sound: bytes = b""  # the first seconds, as WAV
 
 
 class PreviewMaker:
@@ -100,6 +101,8 @@ class PreviewMaker:
 
     def _frame(self, data: bytes) -> View:
         """A frame from the first tenth of a video, since many begin in black."""
+        import numpy as np
+
         from any2ds.transforms.steps import _av
 
         facts = _av.facts_of(data, _MOST_PIXELS)
@@ -117,25 +120,29 @@ class PreviewMaker:
             if frame is None:
                 return View("video", facts=seen)
             pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
-        pixels = _turned(pixels, facts.picture.turn)
-        png = _png(pixels.tobytes(), pixels.shape[1], pixels.shape[0], 2)
-        with contextlib.suppress(ImportError):  # a tenth of the size, where the image libraries are installed
-            return View("video", _as_picture(self._small(png, "image/png")), facts=seen)
-        return View("video", Picture(png, "image/png", pixels.shape[1], pixels.shape[0]), facts=seen)
+        pixels = np.rot90(pixels, -facts.picture.turn // 90)
+        return View("video", _jpeg(np.ascontiguousarray(pixels)), facts=seen)
+
+
+def _jpeg(pixels: Any) -> Picture:
+    """A picture of RGB pixels, encoded by FFmpeg: the image libraries may not be installed."""
+    import av
+
+    codec: Any = av.CodecContext.create("mjpeg", "w")
+    codec.height, codec.width, _ = pixels.shape
+    codec.pix_fmt, codec.time_base, codec.color_range = "yuv420p", Fraction(1), 2
+    codec.options = {"qmin": "4", "qmax": "4"}
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p", dst_color_range="JPEG")
+    data = b"".join(bytes(packet) for packet in (*codec.encode(frame), *codec.encode(None)))
+    return Picture(data, "image/jpeg", codec.width, codec.height)
 
 
 def _as_picture(made: Sample) -> Picture:
     return Picture(made.data, "image/jpeg", made.fields["width"], made.fields["height"])
 
 
-def _turned(pixels: Any, turn: int) -> Any:
-    import numpy as np
-
-    return np.ascontiguousarray(np.rot90(pixels, -turn // 90))
-
-
 def _waveform(data: bytes) -> View:
-    """The waveform of the first minute."""
+    """The waveform of the first minute, and the first seconds to listen to."""
     import av
     import numpy as np
 
@@ -144,43 +151,43 @@ def _waveform(data: bytes) -> View:
     facts = _av.facts_of(data, _MOST_PIXELS)
     if facts.sound is None:
         return View("audio")
-    rate, peaks = 8000, []
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
+    resampler = av.AudioResampler(format="u8", layout="mono", rate=_RATE)
+    pieces: list[Any] = [np.zeros(0, np.uint8)]
+    left = _MOST_SECONDS * _RATE
     with _av.opened(data, _MOST_PIXELS) as container, _av.reading():
-        left = _MOST_SECONDS * rate
         for frame in _av.decoded(container, _av.sound_of(container)):
             frame.pts = None
             for piece in resampler.resample(frame):
-                values = np.abs(piece.to_ndarray().reshape(-1).astype(np.int32))
-                peaks.append(values)
-                left -= len(values)
+                pieces.append(piece.to_ndarray().reshape(-1))
+                left -= len(pieces[-1])
             if left <= 0:
                 break
-    values = np.concatenate(peaks) if peaks else np.zeros(1, np.int32)
+    sound = np.concatenate(pieces)
     heard = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
     if facts.duration:
         heard = f"{duration(facts.duration)}, {heard}"
+    picture = Picture(_wave_svg(np.abs(sound.astype(np.int32) - 128)), "image/svg+xml", *_WAVE)
+    return View("audio", picture, facts=heard, sound=_wav(sound[: _SECONDS_HEARD * _RATE].tobytes()))
+
+
+def _wave_svg(levels: Any) -> bytes:
+    """The loudest of `levels`, 0 to 128, in each column of a waveform."""
+    import numpy as np
+
     width, height = _WAVE
-    columns = width // 4
-    edges = np.linspace(0, len(values), columns + 1).astype(int)
-    tops = [int(values[start : max(start + 1, stop)].max(initial=0)) for start, stop in itertools.pairwise(edges)]
-    loudest = max(max(tops), 328)  # near silence is to look like it
-    grid = np.zeros((height, width), np.uint8)
-    for number, top in enumerate(tops):
-        half = max(1, round(top / loudest * (height / 2 - 2)))
-        grid[height // 2 - half : height // 2 + half, 4 * number : 4 * number + 3] = 1
-    return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=heard)
+    edges = np.linspace(0, len(levels), width // 4 + 1).astype(int)
+    tops = [int(levels[start : max(start + 1, stop)].max(initial=0)) for start, stop in itertools.pairwise(edges)]
+    loudest = max(max(tops), 2)  # near silence is to look like it
+    halves = [max(1, round(top / loudest * (height / 2 - 2))) for top in tops]
+    path = "".join(f"M{4 * n + 2} {height // 2 - half}v{2 * half}" for n, half in enumerate(halves))
+    line = f'<path stroke="#5b8def" stroke-width="3" d="{path}"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">{line}</svg>'.encode()
 
 
-def _png(pixels: bytes, width: int, height: int, colours: Literal[2, 3]) -> bytes:
-    """A PNG (3rd edition, 5): of RGB bytes (2), or of numbers in a palette (3) of nothing and a blue that is seen on
-    white as on black."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    row = len(pixels) // height
-    lines = b"".join(b"\0" + pixels[start : start + row] for start in range(0, len(pixels), row))
-    palette = chunk(b"PLTE", bytes((0, 0, 0, 91, 141, 239))) + chunk(b"tRNS", b"\0") if colours == 3 else b""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + palette + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
+def _wav(samples: bytes) -> bytes:
+    """A file that every browser plays."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((1, 1, _RATE, 0, "NONE", ""))
+        out.writeframes(samples)
+    return file.getvalue()

@@ -7,6 +7,7 @@ over one without anything else being lost.
 from __future__ import annotations
 
 import contextlib
+import html.parser
 import importlib.util
 import json
 import logging
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from any2ds.core.errors import NotDecodable
-from any2ds.core.filetypes import type_of_name
+from any2ds.core.kinds import kind_of_ext
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.describe.pictures import Kind, Picture, PreviewMaker, View
@@ -27,16 +28,17 @@ log = logging.getLogger(__name__)
 
 _MOST_WORDS = 400  # characters
 _READ_FOR_WORDS = 64 << 10  # bytes
-_AS_IT_IS = 48 << 10  # bytes of an image that is shown without having been decoded here, if it cannot be,
-_THUMBNAIL_BYTES = 24 << 10  # and of one that need not be: a thumbnail of a photograph has as many
-_AS_IT_IS_PIXELS = 1_000_000
-_SVG_AS_IT_IS = 32 << 10
+_MOST_BYTES_AS_IS = 48 << 10  # of an image that is shown as it is where it cannot be decoded here
+_THUMBNAIL_BYTES = 24 << 10  # of an image that need not be decoded: a thumbnail of a photograph has as many
+_MOST_PIXELS_AS_IS = 1_000_000
+_MOST_SVG_BYTES = 32 << 10
 _LONGEST_START, _PATIENCE = 60.0, 15.0  # seconds for a child to begin, and for one file
 _MOST_FAILURES = 3  # of children, after which no more are started
 _TEXTS = re.compile(r"text/|application/(json|jsonl|x-ndjson|xml|xhtml\+xml|ld\+json|javascript|yaml|x-yaml)")
-_FOLDED = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
+_UNFOLDS = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
 _TEXT_ENDS = re.compile(r"txt|text|md|rst|x?html?|xml|jsonl?|[ct]sv|ya?ml|srt|vtt|tex|py|c|js|css")
 _SAFE = {"jpeg": "image/jpeg", "png": "image/png", "gif": "image/gif", "webp": "image/webp"}
+_LIBRARIES = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}
 
 
 def kind_of(mime_type: str, ext: str) -> Kind:
@@ -67,9 +69,8 @@ class PreviewPool:
 
     def start(self, exts: Iterable[str], size: float) -> None:
         """Have the child ready if it is needed for files with these extensions, of so many bytes on average."""
-        types = {ext: type_of_name(f"file.{ext}") or "" for ext in exts}
-        decoded = {ext: found for ext, found in types.items() if size > _THUMBNAIL_BYTES or found not in _SAFE.values()}
-        if any(_can_be_opened(kind_of(found, ext)) for ext, found in decoded.items()):
+        kinds = {kind_of_ext(ext) for ext in exts} - ({"image"} if size <= _THUMBNAIL_BYTES else set())
+        if any(map(_can_be_decoded, kinds)):
             try:
                 self._children.start()
             except (ChildEnded, NotStarted) as error:
@@ -82,12 +83,10 @@ class PreviewPool:
         kind = kind_of(mime_type, ext)
         if kind == "text":
             return View(kind, text=beginning_of(data, mime_type, ext))
-        if kind == "other":
-            return View(kind)
         if kind == "image" and len(data) <= _THUMBNAIL_BYTES and (picture := as_it_is(data)) is not None:
             return View(kind, picture, facts=f"{picture.width} x {picture.height}" if picture.width else "")
         view = View(kind)
-        if self._failures < _MOST_FAILURES and _can_be_opened(kind):
+        if self._failures < _MOST_FAILURES and _can_be_decoded(kind):
             try:
                 view = self._children.answer((kind, data, mime_type), min(_PATIENCE, patience))
             except (ChildEnded, NotStarted) as error:
@@ -99,11 +98,10 @@ class PreviewPool:
         return view
 
 
-def _can_be_opened(kind: Kind) -> bool:
+def _can_be_decoded(kind: str) -> bool:
     """Whether the libraries for it are there."""
-    needed = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}.get(kind, ())
     with contextlib.suppress(ImportError):
-        return bool(needed) and all(importlib.util.find_spec(name) for name in needed)
+        return kind in _LIBRARIES and all(importlib.util.find_spec(name) for name in _LIBRARIES[kind])
     return False
 
 
@@ -111,33 +109,54 @@ def as_it_is(data: bytes) -> Picture | None:
     """An image that a browser can show without harm, and that is small, also once it is decoded."""
     if head.is_svg(data):
         # <img> runs no scripts and loads nothing; entities and images inside could still unfold into gigabytes.
-        if len(data) > _SVG_AS_IT_IS or _FOLDED.search(data):
+        if len(data) > _MOST_SVG_BYTES or _UNFOLDS.search(data):
             return None
         return Picture(data, "image/svg+xml", 0, 0)
     kind = head.kind_of(data)
-    if kind not in _SAFE or len(data) > _AS_IT_IS:
+    if kind not in _SAFE or len(data) > _MOST_BYTES_AS_IS:
         return None
     with contextlib.suppress(NotDecodable):
         found = head.read(data, kind)
-        if found and found.width * found.height <= _AS_IT_IS_PIXELS and not found.is_animated:
+        if found and found.width * found.height <= _MOST_PIXELS_AS_IS and not found.is_animated:
             return Picture(data, _SAFE[kind], found.width, found.height)
     return None
 
 
 def beginning_of(data: bytes, mime_type: str, ext: str) -> str:
     """How a text begins; of a web page what a reader sees of it."""
-    text = data[:_READ_FOR_WORDS].decode(_encoding_of(data), "replace")
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    text = data[:_READ_FOR_WORDS].decode(encoding, "replace")
     if "html" in mime_type or ext.rsplit(".", 1)[-1] in ("html", "htm", "xhtml"):
-        from any2ds.describe.page_words import words_of
-
-        text = words_of(text)
+        parser = _PageWords()
+        with contextlib.suppress(Exception):  # of a page that is none, which is shown as far as it went
+            parser.feed(text)
+        text = " ".join("".join(parser.text).split())
     elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
         with contextlib.suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
     return shown(text.strip(), _MOST_WORDS)
 
 
-def _encoding_of(data: bytes) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    return "utf-8-sig"
+class _PageWords(html.parser.HTMLParser):
+    """Gathers what a reader sees of a web page."""
+
+    _SILENT = frozenset({"script", "style", "head", "template", "noscript"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self._silent: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self._SILENT and self._silent is None:
+            self._silent = tag
+        self.text.append(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._silent:
+            self._silent = None
+        self.text.append(" ")
+
+    def handle_data(self, data: str) -> None:
+        if self._silent is None:
+            self.text.append(data)

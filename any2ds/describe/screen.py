@@ -110,6 +110,10 @@ def _facts(found: Summary) -> Iterator[tuple[str, str]]:
         span = text.duration(found.ended - found.started)
         first, last = text.moment(found.started), text.moment(found.ended)
         yield "made", f"{first} ({span})" if first == last else f"{first} to {last} ({span})"
+    if found.repeated:
+        yield "same bytes", f"{text.number(found.repeated)} files as another one"
+    for column, values in found.labels.items():
+        yield column[:40], _first([f"{value} {samples:,}" for value, samples in values.items()], 8)
     if found.options:
         shown = [f"{name}={value}"[:200] for name, value in given_options(found.options).items()]
         yield "options", " ".join(shown) or "the default ones"
@@ -126,28 +130,21 @@ def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:
 
 
 def _outcomes(found: Summary) -> Padding:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(overflow="ellipsis", no_wrap=True, max_width=40)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
     total = sum(found.outcomes.values())
     ordered = in_order(found.outcomes)
+    table = _table(overflow="ellipsis", no_wrap=True, max_width=40)
     for code, rows in ordered[:_OUTCOMES_SHOWN]:
         style = "" if code in NO_FAILURES else "yellow"
-        share = text.percent(rows, total)
-        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(meaning_of(code)), style=style)
+        about = Text(f"{text.percent(rows, total):>6}  {meaning_of(code)}")
+        table.add_row(Text(printable(code[:200])), f"{rows:,}", about, style=style)
     if rest := ordered[_OUTCOMES_SHOWN:]:
         rows = sum(count for _, count in rest)
-        table.add_row(f"… and {len(rest):,} more", f"{rows:,}", text.percent(rows, total), "")
+        table.add_row(f"… and {len(rest):,} more", f"{rows:,}", f"{text.percent(rows, total):>6}")
     return Padding(table, (0, 0, 0, 2))
 
 
 def _samples(found: Summary) -> Padding:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table = _table(no_wrap=True, overflow="ellipsis", max_width=30)
     for sample in found.metadata_rows:
         name = ".".join(str(sample[part]) for part in ("key", "ext") if sample.get(part))
         size = sample.get("bytes") if sample.get(STORED_BYTES.name) is None else sample[STORED_BYTES.name]
@@ -156,3 +153,12 @@ def _samples(found: Summary) -> Padding:
         if caption := sample.get("caption"):
             table.add_row("", "", Text(printable(str(caption)), style="italic"))
     return Padding(table, (0, 0, 0, 2))
+
+
+def _table(**first_column: Any) -> Table:
+    """A table of a name, a number and a text."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(**first_column)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    return table

@@ -6,46 +6,44 @@ hosts are from the metadata of some. Small datasets are read as a whole; `Covera
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from any2ds.config.command_line import build_command, download_command, retry_command
 from any2ds.core.errors import printable, redacted, shard_count
-from any2ds.core.failures import NO_FAILURES, failure_code
+from any2ds.core.failures import NO_FAILURES, known_outcome
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.layout import RECIPE_FILE
 from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
+from any2ds.dataset.added_columns import AddedColumns
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.shards import Totals
 from any2ds.describe.shown import shown, shown_url
-from any2ds.describe.sums import MetadataSums, StatsSums, most, spread
+from any2ds.describe.sums import MetadataSums, StatsSums, most, ranges_of, spread
 from any2ds.describe.timeline import Timeline, timeline
 
 _LONGEST = 2000  # characters of a value that is shown
 _MOST_OUTCOMES = 60  # img2dataset has one for each error message
-_MOST_HOSTS, _MOST_TYPES = 100, 60
+_MOST_HOSTS, _MOST_TYPES, _MOST_VALUES, _MOST_GROUPS = 100, 60, 20, 10
 _MOST_PROBLEMS = 20
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
-_LATENCY_EDGES = [float(f"{step}e{power}") for power in range(-4, 5) for step in (1, 1.5, 2, 3, 5, 7)]  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
     """What became of the rows of a host, in the shards whose metadata were read."""
 
-    name: str
+    name: str  # with its port, where URLs name one
     rows: int
     failed: int
     outcomes: Mapping[str, int]
@@ -57,6 +55,14 @@ class TypeFigures:
 
     files: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SameBytes:
+    """Files that are the same bytes under several URLs."""
+
+    url: str  # of one of them, without credentials
+    files: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,11 @@ class Summary:
     durations: Distribution  # seconds
     hosts: tuple[HostFigures, ...]  # those with most failures first
     host_count: int
+    labels: Mapping[str, Mapping[str, int]]  # column of the list with few values -> value -> samples
+    repeated: int  # files that are the same bytes as another one; 0 as well where no hashes are recorded
+    same_bytes: tuple[SameBytes, ...]  # the largest groups of these
     metadata_rows: tuple[Mapping[str, Any], ...]  # of samples, to look at
     options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
-    run_options: Mapping[str, Any]  # of the last run, if it writes the report
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard, limit
     recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
     command: str  # that makes such a dataset; empty if it is not any2ds's
@@ -167,19 +175,23 @@ def summarize(
     """Read for about `seconds`, the metadata of so many shards at most, with so many `rows` to look at; the same shards
     each time, as far as there is time for them."""
     started = time.monotonic()
-    dataset, whole = sample.dataset, sample.whole
+    dataset, whole, last_run = sample.dataset, sample.whole, last_run or LastRun()
     chance = random.Random(0)
     order = chance.sample(dataset.finished, len(dataset.finished))
-    stats, metadata = StatsSums(), MetadataSums(rows)
+    stats, metadata = StatsSums(), MetadataSums(dataset, rows)
     stats.read(dataset, order, started + 0.6 * seconds)
     with_metadata = itertools.islice((files for files in order if files.metadata), shards_of_metadata)
-    metadata.read(dataset, with_metadata, chance, started + seconds)
+    metadata.read(with_metadata, chance, started + seconds)
     totals = _totals(sample, stats)
-    run, last_run = dataset.run, last_run or LastRun()
-    recipe = _recipe(dataset)
     outcomes = +stats.outcomes
     retryable = sum(rows for code, rows in outcomes.items() if _is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]
+    if dataset.run is not None and (added := AddedColumns.of(dataset.folder)) is not None:
+        metadata.columns |= {field.name: str(field.type) for field in added.schema}
+    lists = tuple(_lists(dataset))
+    recipe = _recipe(dataset)
+    repeated, groups = metadata.repeated(_MOST_GROUPS)
+    spreads: dict[str, Any] = {f"{n}s": metadata.distribution(n) for n in ("size", "width", "height", "duration")}
     return Summary(
         output_folder=redacted(dataset.folder.url),
         made_by=dataset.made_by,
@@ -195,36 +207,37 @@ def summarize(
         bytes=totals.bytes if totals else None,
         measured=stats.samples_with_bytes if sample.shards == stats.shards or totals is None else totals.samples,
         exts=dict(totals.exts) if totals else {},
-        coverage=Coverage(stats.shards, stats.rows, len(metadata.shards), metadata.rows),
+        coverage=Coverage(stats.shards, stats.rows, metadata.shards, metadata.rows),
         successes=stats.successes,
         failed=max(0, stats.failed),
-        dropped=stats.dropped,
-        filtered=stats.filtered,
-        duplicates=stats.duplicates,
-        attempts=stats.attempts,
+        **{name: getattr(stats, name) for name in ("dropped", "filtered", "duplicates", "attempts")},
         outcomes={shown(code, 200): rows for code, rows in most(outcomes, _MOST_OUTCOMES).items()},
-        members=member_figures(stats.members),
+        members=member_figures({member: +outcomes for member, outcomes in stats.members.items()}),
         not_processed={shown(reason, 300): files for reason, files in stats.not_processed.items()},
         examples={shown(code, 100): shown_url(url) for code, url in stats.examples.items()},
-        started=stats.started,
-        ended=stats.ended,
+        started=min((work.start for work in stats.works), default=None),
+        ended=max((work.ended for work in stats.works), default=None),
         timeline=timeline(stats.works),
-        latencies=_quantiles(stats.latencies),
-        latency_ranges=_coarse(stats.latencies),
+        latencies={f"p{100 * share:.0f}": stats.latencies.quantile(share) or 0.0 for share in _QUANTILES}
+        if len(stats.latencies)
+        else {},
+        latency_ranges=_latency_ranges(stats.latencies),
         columns={shown(name, _LONGEST): shown(kind, _LONGEST) for name, kind in metadata.columns.items()},
         types=_types(metadata),
-        sizes=metadata.distribution("size"),
-        widths=metadata.distribution("width"),
-        heights=metadata.distribution("height"),
-        durations=metadata.distribution("duration"),
+        **spreads,
         hosts=tuple(_hosts(metadata)),
         host_count=len(metadata.hosts),
+        labels={
+            shown(name, 100): {shown(value, 100): count for value, count in most(counts, _MOST_VALUES).items()}
+            for name, counts in metadata.labels.items()
+        },
+        repeated=repeated,
+        same_bytes=tuple(SameBytes(shown_url(url), files) for url, files in groups),
         metadata_rows=tuple(_rows(metadata, rows)),
-        options=_plain(run.options) if run else {},
-        run_options=_plain(last_run.options),
-        lists=tuple(_lists(dataset)),
+        options=_plain(dataset.run.options) if dataset.run else {},
+        lists=lists,
         recipe=recipe,
-        command=_command(dataset, recipe["name"] if recipe else "", last_run.options),
+        command=_command(dataset, recipe["name"] if recipe else "", lists, last_run.options),
         retry=_retry(dataset, last_run) if retryable else "",
         retryable=retryable,
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
@@ -250,8 +263,7 @@ def _recipe(dataset: Dataset) -> dict[str, Any] | None:
 
 def _rows(metadata: MetadataSums, count: int) -> Iterator[dict[str, Any]]:
     """Samples in the order of the dataset, with values that may be shown."""
-    found = sorted(metadata.samples, key=lambda row: str(row.get("key")))
-    for row in spread(found, count):
+    for row in spread(sorted(metadata.samples, key=lambda row: str(row.get("key"))), count):
         yield {
             name: shown_url(value) if name == "url" else shown(value, _LONGEST) if isinstance(value, str) else value
             for name, value in row.items()
@@ -274,23 +286,18 @@ def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {"limit": limit} if limit else {}
 
 
-def _command(dataset: Dataset, recipe: str, run_options: Mapping[str, Any]) -> str:
+def _command(dataset: Dataset, recipe: str, lists: Sequence[Mapping[str, Any]], run_options: Mapping[str, Any]) -> str:
     if dataset.run is None:
         return ""
-    is_whole = "url_list" in run_options  # those of a retry are of its own command
-    lists = list(_lists(dataset))
+    is_whole = "url_list" in run_options  # the options of a retry are of its own command
     options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
-    if recipe:
-        return build_command(recipe, options, dataset.run.asked, _data_dir(dataset, recipe))
+    folder = redacted(dataset.folder.url)
+    if recipe:  # whose data_dir is the folder in which this one lies as name/config/version, unless it was moved
+        plain, place = folder.replace(os.sep, "/").rstrip("/"), f"/{recipe.replace(':', '/')}"
+        data_dir = plain.removesuffix(place) if plain.endswith(place) else ""
+        return build_command(recipe, options, dataset.run.asked, data_dir)
     names = [name for each in lists for name in each["files"]]
-    return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
-
-
-def _data_dir(dataset: Dataset, recipe: str) -> str:
-    """The folder in which it lies as name/config/version; empty if it was moved."""
-    folder = redacted(dataset.folder.url).replace(os.sep, "/").rstrip("/")
-    place = f"/{recipe.replace(':', '/')}"
-    return folder.removesuffix(place) if folder.endswith(place) else ""
+    return download_command(folder, names, options, dataset.run.asked)
 
 
 def _retry(dataset: Dataset, last_run: LastRun) -> str:
@@ -301,55 +308,48 @@ def _retry(dataset: Dataset, last_run: LastRun) -> str:
 
 
 def _is_transient(code: str) -> bool:
-    try:
-        return code not in NO_FAILURES and failure_code(code).transient
-    except KeyError:  # of other versions or tools
-        return False
+    known = known_outcome(code)  # None for codes of other versions or tools
+    return code not in NO_FAILURES and known is not None and known.transient
 
 
 def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:
     counts = most(metadata.files, _MOST_TYPES)
-    found = {name: TypeFigures(count, metadata.bytes[name]) for name, count in counts.items()}
-    if rest := metadata.files.keys() - counts.keys():
-        found["other"] = TypeFigures(counts["other"], sum(metadata.bytes[name] for name in rest))
-    return {shown(name or "unknown", 100): figures for name, figures in found.items()}
+    rest = sum(metadata.bytes[name] for name in metadata.files.keys() - counts.keys())
+    return {
+        shown(name or "unknown", 100): TypeFigures(files, metadata.bytes.get(name, rest))
+        for name, files in counts.items()
+    }
 
 
-def _hosts(metadata: MetadataSums) -> Iterator[HostFigures]:
+def _hosts(metadata: MetadataSums) -> list[HostFigures]:
     found = [
         HostFigures(
             shown(name, 260),
             outcomes.total(),
-            sum(outcomes[code] for code in outcomes if code not in NO_FAILURES),
+            sum(rows for code, rows in outcomes.items() if code not in NO_FAILURES),
             dict(outcomes.most_common()),
         )
         for name, outcomes in metadata.hosts.items()
     ]
-    found.sort(key=lambda host: (-host.failed, -host.rows, host.name))
-    yield from found[:_MOST_HOSTS]
+    return sorted(found, key=lambda host: (-host.failed, -host.rows, host.name))[:_MOST_HOSTS]
 
 
-def _coarse(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
-    """In ranges between round numbers; a bucket counts where its middle is."""
-    counts: Counter[int] = Counter()
-    for start, stop, count in histogram.ranges():
-        if count:
-            counts[min(max(1, bisect.bisect(_LATENCY_EDGES, (start + stop) / 2)), len(_LATENCY_EDGES) - 1)] += count
-    ranges = range(min(counts), max(counts) + 1) if counts else ()
-    return tuple((_LATENCY_EDGES[n - 1], _LATENCY_EDGES[n], counts[n]) for n in ranges)
-
-
-def _quantiles(histogram: Histogram) -> dict[str, float]:
-    found = {f"p{round(100 * share)}": histogram.quantile(share) for share in _QUANTILES}
-    return {name: value for name, value in found.items() if value is not None}
+def _latency_ranges(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
+    """The transfers between round numbers of seconds; those of a bucket count where its middle is."""
+    middles = {(start + stop) / 2: count for start, stop, count in histogram.ranges() if count}
+    if not middles:
+        return ()
+    return ranges_of(
+        min(middles), max(middles), lambda edge: sum(count for middle, count in middles.items() if middle < edge)
+    )
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Bounded and without control characters and secrets: `.any2ds/run` may come from anybody."""
+    """Options, bounded and without control characters and secrets: `.any2ds/run` may come from anybody."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, str):
-            return shown(redacted(value), 2000)
+            return shown(redacted(value), _LONGEST)
         if isinstance(value, Mapping):
             return {shown(str(name), 200): plain(each) for name, each in value.items()}
         if isinstance(value, (list, tuple)):

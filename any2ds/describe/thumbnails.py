@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import logging
 import math
 import random
-import struct
+import tempfile
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.describe.pictures import View
-from any2ds.describe.preview import PreviewPool, kind_of
+from any2ds.describe.preview import PreviewPool
 from any2ds.describe.shown import shown, shown_url
-from any2ds.writers.formats.parquet import body_columns
+from any2ds.load.copies import ShardCopies
+from any2ds.load.opened import OpenShards
+from any2ds.load.shards import ShardSet
+from any2ds.writers.contract import Fields
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +41,12 @@ _MOST_SHARDS = 16  # that samples are taken from
 _THREADS = 8
 _GRACE = 0.1  # seconds for what is being looked at when time is up
 _MOST_BYTES = 16 << 20  # of a file; larger ones are not read
-_MOST_GROUP = 64 << 20  # bytes of files in a row group
-_MOST_COPIED = 128 << 20  # bytes of a remote shard in which no sample can be had alone
-_FIRST = 256  # samples of a shard in which none can be had alone that are chosen from
-_ROWS_AT_ONCE = 1 << 14
+_MOST_COPIED = 128 << 20  # bytes of a shard of a store that may have to be copied
 _MOST_CAPTION = 300  # characters
 _COLUMNS = ("key", "url", "caption", "ext", "mime_type", "bytes", STORED_BYTES.name)
-_TARS, _FOLDERS = "tar", ""  # the extensions of formats whose samples can be had alone
 
-Facts = Mapping[str, Any]
-"""What the metadata say of a sample: some of `_COLUMNS`."""
+Sample = Mapping[str, Any]
+"""A sample as `load` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +77,19 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     shares = _shares([samples.get(files.shard_id, 0) for files in picked], count, chance)
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[list[Thumbnail]] = [[] for _ in picked]
-    try:
-        with PreviewPool() as previews:
+    with tempfile.TemporaryDirectory(prefix="any2ds-", ignore_cleanup_errors=True) as copies, PreviewPool() as previews:
+        try:
             totals = sample.totals
             if picked and totals and totals.samples:
                 previews.start(totals.exts, (totals.bytes or math.inf) / totals.samples)
-            look = _Look(sample.dataset, previews, time.monotonic() + seconds)
+            maker = _ThumbnailMaker(sample.dataset, picked, previews, Path(copies), time.monotonic() + seconds)
             todo = [
-                pool.submit(look, files, share, random.Random(f"{seed} {files.shard_id}"), own)
-                for files, share, own in zip(picked, shares, found, strict=True)
+                pool.submit(maker.make, place, share, random.Random(f"{seed} {picked[place].shard_id}"), found[place])
+                for place, share in enumerate(shares)
             ]
             wait(todo, seconds + _GRACE)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return list(itertools.chain.from_iterable(found))[:count]
 
 
@@ -109,199 +107,93 @@ def _shares(samples: Sequence[int], count: int, chance: random.Random) -> list[i
     return [drawn[shard] for shard in range(len(samples))]
 
 
-class _Look:
-    """Takes samples out of shards, in several threads; they are looked at one after the other."""
+class _ThumbnailMaker:
+    """Reads samples out of shards, in several threads; they are decoded one after the other."""
 
-    def __init__(self, dataset: Dataset, previews: PreviewPool, ends: float) -> None:
-        self._dataset, self._previews, self._ends = dataset, previews, ends
+    def __init__(
+        self, dataset: Dataset, picked: Sequence[ShardFiles], previews: PreviewPool, copies: Path, ends: float
+    ) -> None:
+        self._dataset, self._picked, self._previews, self._ends = dataset, picked, previews, ends
         self._lock = threading.Lock()
-
-    def __call__(self, files: ShardFiles, count: int, chance: random.Random, found: list[Thumbnail]) -> None:
-        """Append to `found`."""
-        if not count or files.metadata is None or self._is_over():
-            return
-        try:
-            for facts, data, text in self._drawn(files, count, chance):
-                found.append(self._thumbnail(facts, data, text))
-                if self._is_over():
-                    break
-        except Exception as error:  # of Arrow, tarfile, any format's library and any file system
-            log.debug("shard %d has no samples to show: %s", files.shard_id, error, exc_info=True)
-
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._ends
-
-    def _thumbnail(self, facts: Facts, data: bytes | None, text: str) -> Thumbnail:
-        ext, mime_type = str(facts.get("ext") or ""), str(facts.get("mime_type") or "")
-        with self._lock:
-            left = max(0.01, self._ends - time.monotonic())
-            view = View(kind_of(mime_type, ext)) if data is None else self._previews.view(data, mime_type, ext, left)
-        size = facts.get(STORED_BYTES.name)
-        size = facts.get("bytes") if size is None else size
-        return Thumbnail(
-            key=shown(str(facts.get("key") or ""), 100),
-            url=shown_url(str(facts.get("url") or "")),
-            caption=shown(" ".join((facts.get("caption") or text or "").split()), _MOST_CAPTION),
-            ext=shown(ext, 20),
-            mime_type=shown(mime_type, 100),
-            size=size if isinstance(size, int) else len(data or b""),
-            view=view,
+        options = dataset.run.options if dataset.run and not dataset.hides else None
+        column = None if options is None else str(options.get("data_column") or "data")
+        # Nothing is compared with statistics: a damaged shard costs its own samples.
+        shards = ShardSet(
+            dataset.folder,
+            dataset.output_format or "",
+            is_own=False,
+            names=[files.data or "" for files in picked],
+            tables=[files.metadata or "" for files in picked],
+            starts=array("Q", bytes(8 * (len(picked) + 1))),
+            data_bytes=array("Q", bytes(8 * len(picked))),
+        )
+        self._opened = OpenShards(
+            shards, Fields(schema=self._schema(), data_column=column), ShardCopies(copies, _MOST_COPIED)
         )
 
-    def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> Iterator[tuple[Facts, bytes | None, str]]:
-        """What the metadata say of a sample, its file (None if that is too large), and the text beside it."""
-        dataset = self._dataset
-        if dataset.writer is not None and dataset.writer.holds_metadata:
-            with dataset.visible_file(files) as file:
-                yield from _in_groups(file, count, chance)
-            return
-        with dataset.metadata_file(files) as file:
-            stored = _stored(file)
-            extension = dataset.writer.extension if dataset.writer else None
-            index = self._index(files) if extension == _TARS else None
-            has_random_access = index is not None or extension == _FOLDERS
-            among = len(stored) if has_random_access else min(len(stored), max(count, _FIRST))
-            numbers = sorted(chance.sample(range(among), min(count, among)))
-            rows = list(_rows(file, [stored[number] for number in numbers]))
-        if index is not None:
-            for number, facts in zip(numbers, rows, strict=True):
-                yield self._in_tar(files, index[number], index[number + 1], facts)
-        elif extension == _FOLDERS:
-            for facts in rows:
-                yield facts, self._in_folder(files, facts), ""
-        elif extension is None:  # there are no files
-            for facts in rows:
-                yield facts, None, ""
-        else:
-            yield from self._one_by_one(files, {str(facts["key"]): facts for facts in rows}, among)
-
-    # --- where samples can be had alone ---
-
-    def _index(self, files: ShardFiles) -> Sequence[int] | None:
-        """Where the samples of a tar begin; None if nothing tells."""
-        with contextlib.suppress(Exception):  # it was not there before some version
-            content = self._dataset.read(f"{files.data}.idx")
-            return struct.unpack(f"<{len(content) // 8}Q", content)
+    def _schema(self) -> pa.Schema | None:
+        """The columns of the metadata, by the first shard that can be read."""
+        for files in self._picked:
+            with contextlib.suppress(Exception), self._dataset.metadata_file(files) as file:
+                schema = file.schema_arrow
+                return pa.schema([schema.field(name) for name in self._dataset.metadata_columns(schema)])
         return None
 
-    def _in_tar(self, files: ShardFiles, start: int, stop: int, facts: Facts) -> tuple[Facts, bytes | None, str]:
-        import tarfile
-
-        if stop - start > _MOST_BYTES:
-            return facts, None, ""
-        with self._dataset.folder.open(files.data or "") as stream:
-            stream.seek(start)
-            content = _read(stream, stop - start)
-        members: dict[str, bytes] = {}
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            for member in tar:
-                key, _, ext = member.name.partition(".")
-                if key == facts.get("key") and (file := tar.extractfile(member)):
-                    members[ext] = file.read()
-        data = members.pop(str(facts.get("ext")), None)
-        return facts, data, members.get(CAPTION, b"").decode("utf-8", "replace")
-
-    def _in_folder(self, files: ShardFiles, facts: Facts) -> bytes | None:
-        with self._dataset.folder.open(f"{files.data}/{facts['key']}.{facts.get('ext') or 'jpg'}") as stream:
-            content = _read(stream, _MOST_BYTES + 1)
-        return content if len(content) <= _MOST_BYTES else None
-
-    # --- where they cannot ---
-
-    def _one_by_one(
-        self, files: ShardFiles, wanted: Mapping[str, Facts], among: int
-    ) -> Iterator[tuple[Facts, bytes | None, str]]:
-        """Those of `wanted`, by key, which are among the first of a shard that is read from its beginning."""
-        dataset = self._dataset
-        if not dataset.folder.is_local and self._size(files) > _MOST_COPIED:
-            return
-        assert dataset.writer is not None
-        with dataset.local(files.data or "") as path, contextlib.closing(dataset.writer.read(path)) as samples:  # type: ignore[type-var]
-            for sample in itertools.islice(samples, among):
-                if (facts := wanted.get(sample.key)) is not None:
-                    yield _whole(sample, facts)
-                elif self._is_over():
+    def make(self, place: int, count: int, chance: random.Random, found: list[Thumbnail]) -> None:
+        """Append up to `count` samples of a shard to `found`, until time is up."""
+        try:
+            for sample in self._samples(place, count, chance) if count else ():
+                if time.monotonic() >= self._ends:
                     return
+                found.append(self._thumbnail(sample))
+        except Exception as error:  # of Arrow, tarfile, any format's library and any file system
+            log.debug("shard %d has no samples to show: %s", self._picked[place].shard_id, error, exc_info=True)
+
+    def _samples(self, place: int, count: int, chance: random.Random) -> Iterator[Sample]:
+        dataset, files = self._dataset, self._picked[place]
+        if time.monotonic() >= self._ends or files.data is None or dataset.writer is None:
+            return
+        is_local = dataset.folder.is_local
+        numbers, rows = self._drawn(files, count, chance)
+        if dataset.writer.extension == "" and not is_local:  # a folder, of which no copy is made
+            for row in rows:
+                yield {**row, "data": dataset.read(f"{files.data}/{row['key']}.{row.get('ext') or 'jpg'}")}
+        elif is_local or dataset.writer.sidecars or self._size(files) <= _MOST_COPIED:
+            for number in numbers:
+                yield self._opened.get(place, number)
+
+    def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> tuple[list[int], list[Sample]]:
+        """The numbers of up to `count` samples of a shard whose files are not too large, and their metadata."""
+        with self._dataset.metadata_file(files) as file:
+            known = file.schema_arrow.names
+            table = file.read([name for name in (*_COLUMNS, "status") if name in known])
+        table = table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
+        sizes = [table[name] for name in (STORED_BYTES.name, "bytes") if name in known]
+        is_small = pc.less_equal(pc.coalesce(*sizes, 0), _MOST_BYTES) if sizes else pc.is_valid(table["status"])
+        numbers = pc.indices_nonzero(is_small)
+        drawn = numbers.take(pa.array(sorted(chance.sample(range(len(numbers)), min(count, len(numbers)))), pa.int64()))
+        return drawn.to_pylist(), table.take(drawn).to_pylist()
 
     def _size(self, files: ShardFiles) -> float:
-        """Of the data file, as its stats say."""
+        """The bytes of the data file, as its statistics say."""
         return Stats.parse(self._dataset.read(files.stats or "")).data_bytes or math.inf
 
-
-def _whole(sample: StoredSample, facts: Facts) -> tuple[Facts, bytes | None, str]:
-    ext = str(facts.get("ext") or sample.ext)
-    body, caption = sample.members.get(ext), sample.members.get(CAPTION) if ext != CAPTION else None
-    is_small = body is not None and body.size <= _MOST_BYTES
-    facts = {**facts, "ext": ext}
-    text = caption.read().decode("utf-8", "replace") if caption is not None and caption.size <= _MOST_BYTES else ""
-    return facts, body.read() if body is not None and is_small else None, text
-
-
-def _read(stream: Any, size: int) -> bytes:
-    """So many bytes, or all that there are."""
-    pieces: list[bytes] = []
-    while size > 0 and (piece := stream.read(min(size, 1 << 20))):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
-
-
-def _stored(file: pq.ParquetFile) -> list[int]:
-    """The rows of the metadata that have a file, by the one column that says so."""
-    status = file.read(columns=["status"])["status"]
-    numbers: list[int] = pc.indices_nonzero(pc.fill_null(pc.equal(status, SUCCESS), False)).to_pylist()
-    return numbers
-
-
-def _rows(file: pq.ParquetFile, numbers: Sequence[int]) -> Iterator[Facts]:
-    """What the metadata say in these rows, which are sorted; memory holds some thousand of the others."""
-    names = [name for name in _COLUMNS if name in file.schema_arrow.names]
-    start, left = 0, list(numbers)
-    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names):
-        here = [number - start for number in left if number < start + batch.num_rows]
-        yield from batch.take(pa.array(here, pa.int64())).to_pylist()
-        start, left = start + batch.num_rows, left[len(here) :]
-        if not left:
-            return
-
-
-def _in_groups(file: pq.ParquetFile, count: int, chance: random.Random) -> Iterator[tuple[Facts, bytes | None, str]]:
-    """Of a shard that holds metadata and files; as few row groups are read as there are samples wanted."""
-    schema = file.schema_arrow
-    bodies = body_columns(schema)
-    names = [name for name in (*_COLUMNS, "status") if name in schema.names and name not in bodies]
-    weights = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    left = count
-    # In random order, large ones rather early, until there are enough: some may hold failures alone.
-    order = sorted(range(len(weights)), key=lambda group: -math.log(1 - chance.random()) / max(1, weights[group]))
-    share = math.ceil(count / max(1, len(order)))
-    for group in order:
-        if left <= 0:
-            return
-        table = file.read_row_group(group, columns=names)
-        is_stored = pc.fill_null(pc.equal(table["status"], SUCCESS), False)
-        numbers: list[int] = pc.indices_nonzero(is_stored).to_pylist()
-        some = sorted(chance.sample(numbers, min(len(numbers), share, left)))
-        left -= len(some)
-        if some:
-            taken = pa.array(some, pa.int64())
-            files = _files(file, group, bodies, taken)
-            for facts, (ext, data) in zip(table.take(taken).to_pylist(), files, strict=True):
-                yield {**facts, "ext": facts.get("ext") or ext}, data, ""
-
-
-def _files(file: pq.ParquetFile, group: int, bodies: Sequence[str], rows: pa.Array) -> list[tuple[str, bytes | None]]:
-    """Extension, where the name of the column is one, and content in these rows of a group."""
-    about = file.metadata.row_group(group)
-    columns = [about.column(number) for number in range(about.num_columns)]
-    size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in bodies)
-    found: list[tuple[str, bytes | None]] = [("", None)] * len(rows)
-    if size > _MOST_GROUP:
-        return found
-    table = file.read_row_group(group, columns=list(bodies)).take(rows)
-    for name in bodies:
-        for place, value in enumerate(table[name].to_pylist()):
-            data = value.get("bytes") if isinstance(value, dict) else value
-            if data is not None and len(data) <= _MOST_BYTES:
-                found[place] = name, data
-    return found
+    def _thumbnail(self, sample: Sample) -> Thumbnail:
+        """The file, and what the metadata say of it."""
+        data, ext, mime_type = (
+            sample.get("data") or b"",
+            str(sample.get("ext") or ""),
+            str(sample.get("mime_type") or ""),
+        )
+        with self._lock:
+            left = max(0.01, self._ends - time.monotonic())
+            view = self._previews.view(data, mime_type, ext, left)
+        return Thumbnail(
+            key=shown(str(sample.get("key") or ""), 100),
+            url=shown_url(str(sample.get("url") or "")),
+            caption=shown(" ".join(str(sample.get("caption") or "").split()), _MOST_CAPTION),
+            ext=shown(ext, 20),
+            mime_type=shown(mime_type, 100),
+            size=len(data),
+            view=view,
+        )

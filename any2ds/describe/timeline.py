@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 _MOST_SPANS = 48
 _LEAST_PAUSE = 5.0  # seconds
-# Of a span: round numbers in the unit that charts show it in, which grows with the time.
+# Lengths of a span: round numbers in the unit that charts show it in, which grows with the time.
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 6, 12, 30, 60, 120, 300, 360, 720, 1800, 3600, 7200, 8640, 17_280, 43_200, 86_400)
-_LONG = 7 * 86_400.0  # spans beyond the longest are some of these
+_LONG = 7 * 86_400.0  # spans beyond the longest are multiples of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Work:
     """A shard: when it was open, and what became of its rows."""
 
     start: float  # Unix seconds
-    end: float
+    end: float  # of the time in which it was made
+    ended: float  # when it was changed last
     outcomes: Mapping[str, int]  # code -> rows
     bytes: int = 0
 
@@ -35,21 +36,21 @@ class Spell:
 
     start: float  # seconds at work since the beginning
     seconds: float
-    rows: float = 0.0
-    successes: float = 0.0
+    outcomes: Mapping[str, float] = field(default_factory=dict)  # code -> rows
     bytes: float = 0.0
-    outcomes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    seconds: float = 0.0  # at work
+    """A dataset's time at work."""
+
+    seconds: float = 0.0
     pauses: int = 0
     spells: tuple[Spell, ...] = ()  # of equal length, but for the last one
 
 
-def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
-    """Of those works whose times are plausible."""
+def timeline(works: Iterable[Work]) -> Timeline:
+    """The time at work of shards whose times are plausible."""
     known = sorted((work for work in works if 0 < work.start <= work.end < 1e11), key=lambda work: work.start)
     if not known:
         return Timeline()
@@ -57,43 +58,26 @@ def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
     starts = [start for start, _ in groups]
     before = list(itertools.accumulate((end - start for start, end in groups), initial=0.0))
     seconds = before[-1]
-
-    def at_work(moment: float) -> float:
-        """Seconds from the beginning to `moment`, without pauses."""
-        number = bisect_right(starts, moment) - 1
-        return before[number] + moment - starts[number]
-
-    width = _width(seconds, min(_MOST_SPANS, 4 * len(known)))
-    spans = max(1, math.ceil(seconds / width - 1e-9))
-    sizes = [0.0] * spans
-    outcomes: list[Counter[str]] = [Counter() for _ in range(spans)]
+    most = min(_MOST_SPANS, 4 * len(known))
+    width = next((each for each in _SECONDS if seconds <= each * most), _LONG * math.ceil(seconds / most / _LONG))
+    sizes = [0.0] * max(1, math.ceil(seconds / width - 1e-9))
+    outcomes: list[Counter[str]] = [Counter() for _ in sizes]
     for work in known:
-        start, end = at_work(work.start), at_work(work.end)
-        first, last = min(spans - 1, int(start / width)), min(spans - 1, int(end / width))
-        for number in range(first, last + 1):
-            overlap = min(end, (number + 1) * width) - max(start, number * width)
-            share = overlap / (end - start) if end > start else 1.0 / (last - first + 1)
+        number = bisect_right(starts, work.start) - 1
+        start = before[number] + work.start - starts[number]
+        end = start + work.end - work.start
+        first, last = (min(len(sizes) - 1, int(moment / width)) for moment in (start, end))
+        for span in range(first, last + 1):
+            overlap = min(end, (span + 1) * width) - max(start, span * width)
+            share = overlap / (end - start) if end > start else 1.0
             for code, count in work.outcomes.items():
-                outcomes[number][code] += count * share  # type: ignore[assignment]
-            sizes[number] += work.bytes * share
+                outcomes[span][code] += count * share  # type: ignore[assignment]
+            sizes[span] += work.bytes * share
     spells = tuple(
-        Spell(
-            number * width,
-            min(width, seconds - number * width) or width,
-            sum(found.values()),
-            found[success],
-            sizes[number],
-            dict(found),
-        )
-        for number, found in enumerate(outcomes)
+        Spell(number * width, min(width, seconds - number * width) or width, dict(found), size)
+        for number, (found, size) in enumerate(zip(outcomes, sizes, strict=True))
     )
     return Timeline(seconds, len(groups) - 1, spells)
-
-
-def _width(seconds: float, most: int) -> float:
-    """The length of the spans of so much time, of which there are to be no more than `most`."""
-    longest = next((width for width in _SECONDS if seconds <= width * most), None)
-    return longest or _LONG * math.ceil(seconds / most / _LONG)
 
 
 def _groups(works: Sequence[Work]) -> list[tuple[float, float]]:

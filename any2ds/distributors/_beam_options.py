@@ -11,22 +11,14 @@ from typing import Any
 
 from any2ds.core.errors import OptionError, error_text
 
-
-@contextmanager
-def _logging_untouched() -> Iterator[None]:
-    """Around the import of Beam, which would set up the logging of the whole program."""
-    handler = logging.NullHandler()
-    logging.root.addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.root.removeHandler(handler)
-
-
-with _logging_untouched():
+_handler = logging.NullHandler()
+logging.root.addHandler(_handler)  # else the import would set up the logging of the whole program
+try:
     import apache_beam as _beam
     from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, PipelineOptions, StandardOptions
     from apache_beam.runners.runner import PipelineState
+finally:
+    logging.root.removeHandler(_handler)
 
 beam: Any = _beam
 __all__ = ("DebugOptions", "DirectOptions", "PipelineOptions", "PipelineState", "StandardOptions", "beam")

@@ -9,28 +9,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from any2ds.core.processes.child_process import ForkedProcess, start
+from any2ds.core.processes.child_process import ForkedProcess, how_it_ended, start
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._process import ALIVE, END, JOB, SHARE, STOP
-from any2ds.distributors._reported import ReportedProgress
+from any2ds.distributors._jobs import Assignment
+from any2ds.distributors._process import ALIVE, JOB, SHARE
 
 GONE = "gone"  # the process has ended, and all of its messages were read
-Inbox = SimpleQueue[tuple["Child | None", str, Any]]
-"""What happens to the parent: of which process, what, and its content."""
+Inbox = SimpleQueue[tuple["Child", str, Any] | None]
+"""What happens to the parent: of which process, what, and its content; None where it is to look for itself."""
 
 Process = subprocess.Popen[bytes] | ForkedProcess
 END_TIMEOUT = 1.0  # seconds that a process has to end after its last message
 _LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
 _OUT_OF_MEMORY = (
-    "most often because memory has run out; a smaller --processes_count, --thread_count or --max_buffered_bytes helps"
+    ", most often because memory has run out; a smaller --processes_count, --thread_count or --max_buffered_bytes helps"
 )
 
 
@@ -81,21 +80,21 @@ def _wait(process: Process, seconds: float) -> None:
         process.wait(seconds)
 
 
-class Child:
+class Child(Assignment):
     """A worker process, and the jobs that it has not reported on."""
 
     def __init__(self, worker: Worker, inbox: Inbox) -> None:
         """The process that was started ahead, or a new one."""
+        super().__init__()
         first_message = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
         self._process: Process = _waiting.pop() if _waiting else start_process()
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self.jobs: dict[int, ShardJob] = {}
-        self._reported = ReportedProgress()
         self.started = False  # it has asked for a job
+        self.is_alone = False  # nothing is to be made beside its job
         self.released = False  # it knows that there are no more
         self._sharing = 1  # processes that it knows to have jobs
-        self.reason = ""
+        self.reason = ""  # why it ends, where its exit code does not say so
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
         self._outbox.put(first_message)
@@ -120,7 +119,8 @@ class Child:
         is_busy = bool(self.jobs) or self.released or not self.started
         return self.watch.look(now, self._messages, is_busy)
 
-    def give(self, job: ShardJob) -> None:
+    def give(self, job: ShardJob, alone: bool = False) -> None:
+        self.is_alone = alone
         self.jobs[job.shard_id] = job
         self._send(JOB, job)
 
@@ -130,22 +130,10 @@ class Child:
             self._sharing = processes
             self._send(SHARE, processes)
 
-    def release(self) -> None:
+    def release(self, kind: str = JOB) -> None:
+        """Tell it that there are no more jobs; with STOP also that it is to end soon."""
         self.released = True
-        self._send(END)
-
-    def stop(self) -> None:
-        self.released = True
-        self._send(STOP)
-
-    def note(self, event: Event) -> None:
-        if isinstance(event, (ShardReport, ShardError)):
-            self.jobs.pop(event.shard_id, None)
-        self._reported.note(event)
-
-    def withdrawn(self) -> Iterator[Progress]:
-        """Takes back what it has reported of shards that it is not going to finish: others begin them anew."""
-        return self._reported.withdrawn()
+        self._send(kind)
 
     @property
     def was_killed(self) -> bool:
@@ -154,17 +142,11 @@ class Child:
         return not self.reason and code is not None and not 0 <= code <= 2
 
     def how_it_ended(self) -> str:
-        """How it ended."""
         if self.reason:
             return self.reason
         code = self._process.returncode
-        if code is None or code >= 0:
-            return f"the {self.name} ended early, with {code}"
-        if code == -getattr(signal, "SIGKILL", 9):
-            return f"the {self.name} was killed (SIGKILL), {_OUT_OF_MEMORY}"
-        with contextlib.suppress(ValueError):
-            return f"the {self.name} was ended by {signal.Signals(-code).name}"
-        return f"the {self.name} was ended by signal {-code}"
+        advice = _OUT_OF_MEMORY if code == -getattr(signal, "SIGKILL", 9) else ""
+        return f"the {self.name} {'does not end' if code is None else how_it_ended(code)}{advice}"
 
     def end(self, reason: str = "") -> None:
         """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""

@@ -19,13 +19,13 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from any2ds.config.options import RunOptions
 from any2ds.core import layout
@@ -35,8 +35,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.stats import as_written
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._jobs import JobQueue
-from any2ds.distributors._reported import ReportedProgress
+from any2ds.distributors._jobs import Assignment, JobQueue
 from any2ds.distributors._task import Task, TaskProgress
 
 log = logging.getLogger(__name__)
@@ -54,64 +53,64 @@ _MOST_FAILURES = 30  # batches with tasks that end without their shards, with no
 _RETURNED_PER_SLOT = 2  # batches of one task at a time: each has a thread here, and is a job of the cluster
 
 
-class Engine(Protocol):
-    """A cluster that is there to be used."""
+class ClusterDistributor(ABC):
+    """The `Distributor` of a cluster. A subclass says what the cluster has, and how it calls and ends tasks."""
+
+    thread_class: ClassVar[type[threading.Thread]] = threading.Thread  # in which `run` is called
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.task_limit: float = options.processes_count or math.inf  # inf: tasks beyond `slots` wait in the cluster
+        self.stop_asked = threading.Event()
+        self._stop_at = math.inf
+
+    # --- what an engine implements ---
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Around one `map`. Raises UsageError if the cluster cannot be had."""
+        yield
 
     @property
+    @abstractmethod
     def slots(self) -> int:
         """Tasks that run at a time; it may change."""
-        ...
 
     @property
+    @abstractmethod
     def machines(self) -> int:
         """Machines that it has, or may get; limits of hosts are divided among them."""
-        ...
 
-    task_limit: float  # tasks that it may have at a time; inf where those beyond `slots` wait in its own queue
-
+    @abstractmethod
     def run(self, tasks: Sequence[Task]) -> None:
         """Have the tasks called, on whatever machines, and return when all of them have ended.
 
         Called in a thread of its own, several times at a time. Raises RunError, or whatever the cluster raises, if that
         ended early; a cluster that calls a task again, or twice at a time, does no harm.
         """
-        ...
-
-    def cancel(self) -> None:
-        """Have all tasks ended, without waiting: each `run` returns, or raises, soon."""
-        ...
-
-
-class ClusterDistributor(ABC):
-    """The `Distributor` of a cluster; a subclass connects to it."""
-
-    thread_class: ClassVar[type[threading.Thread]] = threading.Thread  # in which `Engine.run` is called
-
-    def __init__(self, options: RunOptions) -> None:
-        self._options = options
-        self._stop_at = math.inf
-        self._stop_asked = threading.Event()
 
     @abstractmethod
-    def engine(self) -> AbstractContextManager[Engine]:
-        """The cluster for one `map`. Raises UsageError if it cannot be had."""
+    def cancel(self) -> None:
+        """Have all tasks ended, without waiting: each `run` returns, or raises, soon."""
+
+    # --- what it is for `run` ---
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
-        queue = JobQueue(jobs, self._options.subjob_size, _MOST_BYTES)
+        queue = JobQueue(jobs, self.options.subjob_size, _MOST_BYTES)
         try:
-            while not queue.wait(_LISTENS) and not self._is_stopping():
+            while not queue.wait(_LISTENS) and not self.is_stopping():
                 pass
-            if queue.has_ended or self._is_stopping():
+            if queue.has_ended or self.is_stopping():
                 return
-            with self.engine() as engine:
-                driver = _Driver(worker, queue, engine, self._options, self.thread_class)
+            with self.connected():
+                driver = _Driver(worker, queue, self)
                 try:
                     while driver.is_unfinished:
-                        if self._is_stopping():
+                        if self.is_stopping():
                             yield from driver.stop(self._stop_at)
                         yield from driver.step()
-                        self._stop_asked.wait(driver.pause)
-                        self._stop_asked.clear()
+                        self.stop_asked.wait(driver.pause)
+                        self.stop_asked.clear()
                 finally:
                     driver.close()
         finally:
@@ -119,51 +118,21 @@ class ClusterDistributor(ABC):
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
-        self._stop_asked.set()
+        self.stop_asked.set()
 
-    def _is_stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._stop_at < math.inf
-
-
-class _RunningTask:
-    """A task that the cluster has, as far as the driver knows."""
-
-    def __init__(self, task: Task, jobs: Iterable[ShardJob], batch: _Batch) -> None:
-        self.task, self.batch = task, batch
-        self.jobs = {job.shard_id: replace(job, rows=b"") for job in jobs}  # of shards without a report
-        self.progress = TaskProgress()  # as it was last read
-        self.watch = Watch(_SILENCE, time.monotonic())
-        self.reported = ReportedProgress()
-
-    def update(self, progress: TaskProgress) -> Progress:
-        """Take what was read, and return what is new in it."""
-        shown, self.progress = self.progress, progress
-        before = shown if shown.attempt == progress.attempt else TaskProgress()
-        metrics = progress.metrics and replace(
-            progress.metrics,
-            attempts=max(0, progress.attempts - before.attempts),
-            received=max(0, progress.received - before.received),
-        )
-        change = Counter(progress.outcomes)
-        change.subtract(shown.outcomes)
-        new = Progress({code: rows for code, rows in change.items() if rows}, progress.size - shown.size, metrics)
-        self.reported.note(new)
-        return new
-
-    def finish_shard(self, report: ShardReport) -> None:
-        del self.jobs[report.shard_id]
-        self.reported.note(report)
 
 
 class _Batch:
     """Tasks that the cluster was given together, and the thread that waits for them."""
 
-    def __init__(self, engine: Engine, tasks: Sequence[Task], thread_class: type[threading.Thread]) -> None:
+    def __init__(self, engine: ClusterDistributor, tasks: Sequence[Task]) -> None:
         self.numbers = [task.number for task in tasks]
         self.error = ""  # why it ended early
         self.has_failed = False  # a task of it has ended without its shards
         self._engine, self._tasks = engine, tasks
-        self._thread = thread_class(target=self._run, name="any2ds-cluster", daemon=True)
+        self._thread = engine.thread_class(target=self._run, name="any2ds-cluster", daemon=True)
         self._thread.start()
 
     @property
@@ -181,22 +150,25 @@ class _Batch:
             self.error = error_text(error)
 
 
+class _RunningTask(Assignment):
+    """A task that the cluster has, as far as the driver knows, and its shards without a report."""
+
+    def __init__(self, task: Task, jobs: Iterable[ShardJob], batch: _Batch) -> None:
+        super().__init__(replace(job, rows=b"") for job in jobs)
+        self.task, self.batch = task, batch
+        self.progress = TaskProgress()  # as it was last read
+        self.watch = Watch(_SILENCE, time.monotonic())
+
+
 class _Driver:
     """Gives the jobs of one `map` to a cluster, and watches what becomes of them."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        queue: JobQueue,
-        engine: Engine,
-        options: RunOptions,
-        thread_class: type[threading.Thread],
-    ) -> None:
-        self._queue, self._engine, self._options, self._thread_class = queue, engine, options, thread_class
+    def __init__(self, worker: Worker, queue: JobQueue, engine: ClusterDistributor) -> None:
+        self._queue, self._engine = queue, engine
         self._output, self._layout = worker.folder, worker.layout
         self._interval = _NEAR if self._output.is_local else _FAR
         self._folder = f"{layout.WORK_FOLDER}/{uuid.uuid4().hex}"
-        self._template = Task(worker.among(engine.machines), options, self._folder, self._interval)
+        self._template = Task(worker.among(engine.machines), engine.options, self._folder, self._interval)
         self._numbers = count()
         self._waiting: deque[Sequence[ShardJob]] = deque()  # the jobs of each task that has no room yet
         self._returned: deque[Sequence[ShardJob]] = deque()  # shards of tasks that ended without them, one by one
@@ -221,20 +193,16 @@ class _Driver:
     def step(self) -> Iterator[Event]:
         if self._stop_at == math.inf:
             self._submit()
-        try:
             yield from self._look_at_tasks()
-        except Exception as error:  # every file system has exceptions of its own
-            if self._stop_at == math.inf:
-                raise
-            # Requests are tried once now; whoever goes on with the dataset finds the shards that are made.
-            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
-        if not self._has_begun and time.monotonic() >= self._warn_at:
-            self._warn_at = math.inf
-            log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
-        if self._stop_at < math.inf:
-            self._order_stop()
-            if time.monotonic() >= self._stop_at or not any(task.progress.attempt for task in self._tasks.values()):
-                self._abort()
+            if not self._has_begun and time.monotonic() >= self._warn_at:
+                self._warn_at = math.inf
+                log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
+            return
+        with self._reaching_folder():
+            yield from self._look_at_tasks()
+        self._order_stop()
+        if time.monotonic() >= self._stop_at or not any(task.progress.attempt for task in self._tasks.values()):
+            self._abort()
 
     def stop(self, stop_at: float) -> Iterator[Event]:
         """From now on only what is begun comes to its end."""
@@ -258,7 +226,7 @@ class _Driver:
         if not all(batch.has_ended for batch in self._batches):
             self._engine.cancel()
             log.warning("the cluster has not ended its tasks within %.0f s: cancel them there", _END_TIMEOUT)
-        with contextlib.suppress(Exception):  # of any file system; the next run removes what is left
+        with self._reaching_folder():  # the next run removes what is left
             self._output.remove_tree(self._folder)
             self._output.remove_folder_if_empty(layout.WORK_FOLDER)
 
@@ -272,11 +240,18 @@ class _Driver:
     def _order_stop(self) -> None:
         """Have the tasks stop; where the folder is out of reach, with the next step."""
         if self._grace is not None:
-            try:
+            with self._reaching_folder():
                 self._output.write(f"{self._folder}/stop", str(self._grace).encode())
                 self._grace = None
-            except Exception as error:  # every file system has exceptions of its own
-                log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
+
+    @contextmanager
+    def _reaching_folder(self) -> Iterator[None]:
+        """Around what may fail when the run ends: requests are tried once then, and whoever goes on with the dataset
+        finds the shards that are made."""
+        try:
+            yield
+        except Exception as error:  # every file system has exceptions of its own
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
 
     # --- submitting tasks ---
 
@@ -284,10 +259,10 @@ class _Driver:
         """Have as many tasks as there are slots: a sub-job is cut into so many when a slot is free."""
         slots = self._engine.slots
         singles = sum(batch.is_single for batch in self._batches)
-        for task, jobs in self._written(self._returned, _RETURNED_PER_SLOT * slots - singles):
-            self._begin_batch([(task, jobs)])
+        for task in self._written(self._returned, _RETURNED_PER_SLOT * slots - singles):
+            self._begin_batch([task])
         is_free = not (self._waiting or self._returned) and len(self._tasks) < slots
-        if is_free and (queued := self._queue.take(self._options.subjob_size)):
+        if is_free and (queued := self._queue.take(self._engine.options.subjob_size)):
             parts = min(slots, len(queued))
             self._waiting.extend(queued[n::parts] for n in range(parts))
         if tasks := self._written(self._waiting, math.inf):
@@ -307,7 +282,7 @@ class _Driver:
         return list(zip(tasks, of_tasks, strict=True))
 
     def _begin_batch(self, tasks: Sequence[tuple[Task, Sequence[ShardJob]]]) -> None:
-        batch = _Batch(self._engine, [task for task, _ in tasks], self._thread_class)
+        batch = _Batch(self._engine, [task for task, _ in tasks])
         self._batches.append(batch)
         self._tasks.update((task.number, _RunningTask(task, jobs, batch)) for task, jobs in tasks)
 
@@ -315,71 +290,65 @@ class _Driver:
 
     def _look_at_tasks(self) -> Iterator[Event]:
         ended = [batch for batch in self._batches if batch.has_ended]  # before the look: it sees their last reports
-        if (progress := self._read_progress()) is None:
-            return
-        for number, content in progress:
-            yield from self._look(self._tasks[number], content)
-        for batch in ended:
-            self._batches.remove(batch)
-            yield from self._end_batch(batch)
-
-    def _read_progress(self) -> list[tuple[int, bytes | None]] | None:
-        """The progress file of each task; None if the folder is out of reach. Raises OutputError if it stays so."""
-        names = {task.task.file("progress"): number for number, task in self._tasks.items()}
+        files = {running.task.file("progress"): running for running in self._tasks.values()}
         try:
-            found = [(names[name], content) for name, content in self._output.read_many(list(names))]
-        except OutputError as error:
+            contents = list(self._output.read_many(list(files)))
+            self._read_at = time.monotonic()
+        except OutputError as error:  # for a moment shared disks answer so for a file that is just replaced
             if time.monotonic() - self._read_at > _UNREACHED:
                 raise
             log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
-            return None
-        self._read_at = time.monotonic()
-        return found
-
-    def _look(self, task: _RunningTask, content: bytes | None) -> Iterator[Event]:
-        progress, before = TaskProgress.parse(content), task.progress
-        if progress is None:
             return
+        for name, content in contents:
+            if (progress := TaskProgress.parse(content)) is not None:
+                yield from self._look(files[name], progress)
+        for batch in ended:
+            self._batches.remove(batch)
+            if batch.error and not self._has_begun and self._stop_at == math.inf:
+                raise RunError(f"the cluster failed the job: {batch.error}")
+            message = batch.error or "the cluster has ended its task without a message"
+            # Tasks that end together were lost with one of them, and which one that is only shows alone.
+            for running in [self._tasks[number] for number in batch.numbers if number in self._tasks]:
+                yield from self._end_task(running, message, is_to_blame=batch.is_single)
+
+    def _look(self, running: _RunningTask, progress: TaskProgress) -> Iterator[Event]:
         self._has_begun = True
-        if task.watch.look(time.monotonic(), content):
-            message = f"a task was silent for {task.watch.silent:.0f} s: its machine is gone"
-            yield from self._end_task(task, message)
+        before, running.progress = running.progress, progress
+        if running.watch.look(time.monotonic(), (progress.attempt, progress.writes)):
+            message = f"a task was silent for {running.watch.silent:.0f} s: its machine is gone"
+            yield from self._end_task(running, message)
         if progress == before:
             return
         if before.attempt and progress.attempt > before.attempt:
-            log.warning("task %d is restarted: the machine that had it was lost", task.task.number)
-        change = task.update(progress)
-        if change.outcomes or change.metrics is not None:
-            yield change
-        yield from self._reports(task, task.jobs.keys() & set(progress.made))
+            log.warning("task %d is restarted: the machine that had it was lost", running.task.number)
+        news = progress.since(before)
+        running.record(news)
+        if news.outcomes or news.metrics is not None:
+            yield news
+        yield from self._reports(running, running.jobs.keys() & set(progress.made))
         for shard_id, (reason, attempt) in progress.errors.items():
-            if task.jobs.pop(shard_id, None) is not None:
-                yield ShardError(shard_id, reason, attempt=attempt)
+            if shard_id in running.jobs:
+                running.record(error := ShardError(shard_id, reason, attempt=attempt))
+                yield error
         if progress.ends_run and self._stop_at == math.inf:
             raise (LockLost if progress.ends_run == LockLost.__name__ else RunError)(progress.problem)
         if progress.has_ended:
-            yield from self._end_task(task, progress.problem or "its task has ended without it")
+            yield from self._end_task(running, progress.problem or "its task has ended without it")
 
-    def _reports(self, task: _RunningTask, shard_ids: Iterable[int]) -> Iterator[ShardReport]:
+    def _reports(self, running: _RunningTask, shard_ids: Iterable[int]) -> Iterator[ShardReport]:
         """What the statistics of shards say, where they are published."""
         names = {self._layout.stats_name(shard_id): shard_id for shard_id in sorted(shard_ids)}
         for name, content in self._output.read_many(list(names)):
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 report = ShardReport.from_json(as_written(content))
-                if (report.shard_id, report.count) == (names[name], task.jobs[names[name]].count):
-                    task.finish_shard(report)
+                if (report.shard_id, report.count) == (names[name], running.jobs[names[name]].count):
+                    running.record(report)
                     self._failures = 0
                     yield report
 
-    def _end_batch(self, batch: _Batch) -> Iterator[Event]:
-        if batch.error and not self._has_begun and self._stop_at == math.inf:
-            raise RunError(f"the cluster failed the job: {batch.error}")
-        for number in batch.numbers:
-            if (task := self._tasks.get(number)) is not None:
-                yield from self._end_task(task, batch.error or "the cluster has ended its task without a message")
-
-    def _end_task(self, running: _RunningTask, message: str) -> Iterator[Event]:
-        """Have what a task was to do, and has not done, done by others."""
+    def _end_task(self, running: _RunningTask, message: str, is_to_blame: bool = True) -> Iterator[Event]:
+        """Have what a task was to do, and has not done, done by others; as another try of its shards if one of them
+        may be to blame."""
         task = running.task
         if self._tasks.pop(task.number, None) is None:
             return
@@ -387,7 +356,7 @@ class _Driver:
         # Without its jobs no attempt begins any more, and without the lock the one that may be at it publishes nothing.
         self._output.remove_many([task.file("jobs"), *([task.file("lock")] if running.jobs else [])])
         yield from self._reports(running, running.jobs)
-        yield from running.reported.withdrawn()
+        yield from running.withdraw()
         if not running.jobs or self._stop_at < math.inf:
             return
         if not running.batch.has_failed:
@@ -396,11 +365,8 @@ class _Driver:
         if self._failures >= max(_MOST_FAILURES, 3 * self._engine.slots):
             raise RunError(f"tasks end without their shards on the cluster, the last one with: {message}")
         log.warning("%s: %s submitted again", message, shard_count(len(running.jobs)))
-        # What has not begun was lost with another task of its batch, and is not to blame.
-        is_tried = running.progress.attempt > 0 or running.batch.is_single
         for shard_id, job in running.jobs.items():
-            if shard_id not in jobs or (is_tried and job.attempt >= self._options.max_shard_retry):
+            if shard_id not in jobs or (is_to_blame and job.attempt >= self._engine.options.max_shard_retry):
                 yield ShardError(shard_id, message, attempt=job.attempt)
             else:
-                attempt = job.attempt + 1 if is_tried else job.attempt
-                self._returned.append([replace(jobs[shard_id], attempt=attempt)])
+                self._returned.append([replace(jobs[shard_id], attempt=job.attempt + (1 if is_to_blame else 0))])

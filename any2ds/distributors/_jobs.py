@@ -1,11 +1,13 @@
-"""Jobs of a plan on their way to a worker: pulled ahead in a thread, because the list may make us wait."""
+"""Jobs of a plan on their way to a worker: pulled ahead in a thread, because the list may make us wait; and those that
+a process, or a task of a cluster, is at work on."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 
+from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.core.rows import ShardJob
 
 
@@ -91,3 +93,30 @@ class JobQueue:
                 self._is_read = True
                 self._changed.notify_all()
             self._on_change()
+
+
+class Assignment:
+    """The jobs that a process, or a task, has not reported on, and what it has reported of their rows."""
+
+    def __init__(self, jobs: Iterable[ShardJob] = ()) -> None:
+        self.jobs = {job.shard_id: job for job in jobs}
+        self._outcomes: Counter[str] = Counter()  # of rows of shards that are not complete
+        self._bytes = 0
+
+    def record(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._outcomes.update(event.outcomes)
+            self._bytes += event.bytes
+            return
+        self.jobs.pop(event.shard_id, None)
+        if isinstance(event, ShardReport):
+            self._outcomes.subtract(event.status_dict)
+            self._bytes -= event.bytes
+
+    def withdraw(self) -> Iterator[Progress]:
+        """A Progress that takes back what was reported of shards that are not complete: others begin them anew."""
+        reported = {code: -count for code, count in self._outcomes.items() if count}
+        if reported:
+            yield Progress(reported, -self._bytes)
+        self._outcomes.clear()
+        self._bytes = 0

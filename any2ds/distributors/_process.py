@@ -1,4 +1,7 @@
-"""The worker process of the multiprocessing distributor: jobs come in over stdin, events go out over stdout."""
+"""The worker process of the multiprocessing distributor: jobs come in over stdin, events go out over stdout.
+
+Messages are pairs of a kind and a content; `_child.py` is the other end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -20,16 +24,12 @@ from any2ds.core.errors import ENDS_THE_RUN, StuckFetcher, harmless
 from any2ds.core.processes.child_process import answer_parent
 from any2ds.core.rows import ShardJob
 
-WANT_JOB = "want_job"  # child to parent: one more, please
-EVENT = "event"  # child to parent, with the event
-JOB = "job"  # parent to child, with the job
-END = "end"  # parent to child: there are no more
-STOP = "stop"  # parent to child: finish what can be finished soon, and end
-SHARE = "share"  # parent to child, with the number of processes that have jobs
-FATAL = "fatal"  # child to parent, with an error that ends the run
-ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
-STUCK = "stuck"  # child to parent, with a StuckFetcher: the process ends
-CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
+# From the child: it wants a job; an event; it is held up by a disk, and nothing worse; why it ends, which is a
+# StuckFetcher, an error of ENDS_THE_RUN, or the traceback of what the worker has raised.
+WANT_JOB, EVENT, ALIVE, ENDS = "want_job", "event", "alive", "ends"
+# From the parent: a job, or None if there are no more; the number of processes that have jobs; finish what can be
+# finished soon, and end.
+JOB, SHARE, STOP = "job", "share", "stop"
 
 PLAIN = "plain"  # as the first of the modules that a process is to load: pyarrow, by `plain_arrow`
 
@@ -47,59 +47,14 @@ def main(inlet: IO[bytes]) -> None:
         if not inlet.read(1):  # the parent is gone
             os._exit(1)
         raise
-    log_to_parent(getattr(worker, "log_level", logging.WARNING))
+    _log_to_parent(getattr(worker, "log_level", logging.WARNING))
     # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
     gc.enable()
-    jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
-    stopping = threading.Event()
-
-    def stop() -> None:
-        stopping.set()
-        worker.stop()
-
-    threading.Thread(target=_receive, args=(inlet, jobs, stop, worker.share), daemon=True).start()
-    lock = threading.Lock()
-
-    def send(message: Any) -> None:
-        with lock:
-            pickle.dump(message, outlet, pickle.HIGHEST_PROTOCOL)
-            outlet.flush()
-
-    def wanted_jobs() -> Iterator[ShardJob]:
-        while True:
-            send((WANT_JOB, None))
-            job = jobs.get()
-            if job is None or stopping.is_set():
-                return
-            yield job
-
-    def beat() -> None:
-        with contextlib.suppress(BrokenPipeError):
-            while True:
-                time.sleep(_BEAT)
-                if worker.waiting:
-                    send((ALIVE, None))
-
-    threading.Thread(target=beat, daemon=True).start()
-    code = 0
+    code = 1
     try:
-        for event in worker(wanted_jobs()):
-            send((EVENT, event))
-    except BrokenPipeError:
-        code = 1
-    except ENDS_THE_RUN as error:
-        code = 1
-        send((FATAL, error))
-    except StuckFetcher as error:
-        code = 1
-        send((STUCK, error))
-    except BaseException:
-        import traceback
-
-        code = 1
-        send((CRASHED, traceback.format_exc()))
+        code = _Conversation(inlet, outlet, worker).run()
     finally:
         sys.stderr.flush()
         os._exit(code)  # not waiting for threads that hang in the system's resolver
@@ -122,7 +77,7 @@ class _Harmless(logging.Formatter):
         return harmless(super().format(record))
 
 
-def log_to_parent(level: int) -> None:
+def _log_to_parent(level: int) -> None:
     """Log what the parent logs, to the standard error that it has as well."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Harmless("%(message)s"))
@@ -130,20 +85,62 @@ def log_to_parent(level: int) -> None:
     logging.getLogger("any2ds").setLevel(level)
 
 
-def _receive(
-    inlet: IO[bytes],
-    jobs: SimpleQueue[ShardJob | None],
-    stop: Callable[[], None],
-    share: Callable[[int], None],
-) -> None:
-    try:
+class _Conversation:
+    """What the worker and the parent say to each other."""
+
+    def __init__(self, inlet: IO[bytes], outlet: IO[bytes], worker: Any) -> None:
+        self._inlet, self._outlet, self._worker = inlet, outlet, worker
+        self._jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
+        self._is_stopping = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self) -> int:
+        """The exit code."""
+        for target in (self._receive, self._beat):
+            threading.Thread(target=target, daemon=True).start()
+        try:
+            for event in self._worker(self._wanted_jobs()):
+                self._send(EVENT, event)
+        except BrokenPipeError:
+            return 1
+        except (StuckFetcher, *ENDS_THE_RUN) as error:
+            self._send(ENDS, error)
+            return 1
+        except BaseException:
+            self._send(ENDS, traceback.format_exc())
+            return 1
+        return 0
+
+    def _send(self, kind: str, content: Any = None) -> None:
+        with self._lock:
+            pickle.dump((kind, content), self._outlet, pickle.HIGHEST_PROTOCOL)
+            self._outlet.flush()
+
+    def _wanted_jobs(self) -> Iterator[ShardJob]:
         while True:
-            kind, content = pickle.load(inlet)
-            if kind == SHARE:
-                share(content)
-                continue
-            if kind == STOP:
-                stop()
-            jobs.put(content)
-    finally:  # the pipe ended, perhaps in the middle of a message: the parent is gone, and nobody wants our work
-        os._exit(1)
+            self._send(WANT_JOB)
+            job = self._jobs.get()
+            if job is None or self._is_stopping.is_set():
+                return
+            yield job
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                kind, content = pickle.load(self._inlet)
+                if kind == SHARE:
+                    self._worker.share(content)
+                    continue
+                if kind == STOP:
+                    self._is_stopping.set()
+                    self._worker.stop()
+                self._jobs.put(content)
+        finally:  # the pipe ended, perhaps in the middle of a message: the parent is gone, and nobody wants our work
+            os._exit(1)
+
+    def _beat(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                time.sleep(_BEAT)
+                if self._worker.waiting:
+                    self._send(ALIVE)

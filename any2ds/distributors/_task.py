@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError, error_text
@@ -104,6 +103,18 @@ class TaskProgress:
         else:
             self.errors[event.shard_id] = event.reason, event.attempt
 
+    def since(self, before: TaskProgress) -> Progress:
+        """What is new in it; negative where the attempt before had done more."""
+        shown = before if before.attempt == self.attempt else TaskProgress()  # of this attempt
+        change = Counter(self.outcomes)
+        change.subtract(before.outcomes)
+        metrics = self.metrics and replace(
+            self.metrics,
+            attempts=max(0, self.attempts - shown.attempts),
+            received=max(0, self.received - shown.received),
+        )
+        return Progress({code: rows for code, rows in change.items() if rows}, self.size - before.size, metrics)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -124,11 +135,7 @@ class Task:
 
         Schedulers are made for less than rows: Spark's takes 128 MB, and Beam's services 10 MB for all tasks.
         """
-        content: bytes = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)
-        sink = pa.BufferOutputStream()
-        with pa.CompressedOutputStream(sink, "zstd") as stream:
-            stream.write(content)
-        content = sink.getvalue().to_pybytes()
+        content = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)
         task = replace(self, number=number, digest=hashlib.sha256(content).hexdigest())
         self.worker.folder.write(task.file("jobs"), content)
         return task
@@ -138,7 +145,7 @@ class Task:
         content = output.read(self.file("jobs"))
         if content is None or hashlib.sha256(content).hexdigest() != self.digest:
             return None
-        jobs: Sequence[ShardJob] = pickle.loads(pa.CompressedInputStream(pa.BufferReader(content), "zstd").read())
+        jobs: Sequence[ShardJob] = pickle.loads(content)
         return jobs
 
     def progress(self, output: OutputFolder) -> TaskProgress:

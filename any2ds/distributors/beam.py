@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,42 +31,35 @@ _MANY = 64  # tasks at a time where it is the cluster that finds machines for th
 class BeamDistributor(ClusterDistributor):
     """`processes_count` is the number of tasks of a pipeline."""
 
-    @staticmethod
-    def check(options: RunOptions) -> None:
-        """Raises OptionError for `beam_options` of which there can be no pipeline."""
-        _Beam(options)
-
-    @contextmanager
-    def engine(self) -> Iterator[_Beam]:
-        yield _Beam(self._options)
-
-
-class _Beam:
-    """The `Engine` of a runner."""
-
-    task_limit = math.inf  # a pipeline for each task would cost more than tasks that wait
+    slots, machines = 0, 0
 
     def __init__(self, options: RunOptions) -> None:
-        self.options = pipeline_options(options.beam_options or ())
-        direct = self.options.view_as(DirectOptions)
-        self.is_direct = self.options.view_as(StandardOptions).runner == DIRECT_RUNNER
-        if self.is_direct:
+        """Raises OptionError for `beam_options` of which there can be no pipeline."""
+        super().__init__(options)
+        self.task_limit = math.inf  # a pipeline for each task would cost more than tasks that wait
+        self.beam_options = pipeline_options(options.beam_options or ())
+        is_direct = self.beam_options.view_as(StandardOptions).runner == DIRECT_RUNNER
+        if is_direct:
             # Each task has a worker process anyway; and the runner would wait for ever for one of its own that died.
+            direct = self.beam_options.view_as(DirectOptions)
             direct.direct_running_mode = "multi_threading"
             direct.direct_num_workers = options.processes_count or cores()
-        self.slots = options.processes_count or (cores() if self.is_direct else _MANY)
-        self.machines = 1 if self.is_direct else self.slots  # services do not say how many they have
-        debug = self.options.view_as(DebugOptions)
+        self.slots = options.processes_count or (cores() if is_direct else _MANY)
+        self.machines = 1 if is_direct else self.slots  # services do not say how many they have
+        debug = self.beam_options.view_as(DebugOptions)
         debug.number_of_worker_harness_threads = debug.number_of_worker_harness_threads or 1
         self._results: list[Any] = []
-        with refusals():
-            beam.Pipeline(
-                options=self.options
-            )  # for what the runner itself checks, such as that the project is missing
+        with refusals():  # what the runner itself checks, such as that the project is missing
+            beam.Pipeline(options=self.beam_options)
+
+    @staticmethod
+    def check(options: RunOptions) -> None:
+        """As the constructor."""
+        BeamDistributor(options)
 
     def run(self, tasks: Sequence[Task]) -> None:
         try:
-            result = graph(self.options, tasks).run()
+            result = graph(self.beam_options, tasks).run()
             self._results.append(result)
             state = result.wait_until_finish()
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ class InlineDistributor:
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         self._worker = worker
-        if self._is_stopping:
+        if self._stop_at < math.inf:
             return
-        events: Any = worker(self._until_stopped(jobs))
+        events: Any = worker(itertools.takewhile(lambda job: self._stop_at == math.inf, jobs))
         with closing(events):
             for event in events:
                 yield event
@@ -35,16 +36,6 @@ class InlineDistributor:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
         if self._worker is not None:
             self._worker.stop()
-
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stop_at < math.inf
-
-    def _until_stopped(self, jobs: Iterator[ShardJob]) -> Iterator[ShardJob]:
-        for job in jobs:
-            if self._is_stopping:
-                return
-            yield job
 
 
 PART = InlineDistributor

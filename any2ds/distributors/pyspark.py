@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import re
 import signal
@@ -36,7 +35,7 @@ _SETTLED = 3.0  # seconds without a further executor, after which those that are
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _LOOK = 0.1  # seconds between two looks
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
-_STANDALONE = "spark://"
+_STANDALONE = re.compile(r"spark://\[?([^,]+?)\]?:(\d+)")  # with one master; others may be several
 _ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
 _RAISED = 'Exception in thread "main" '  # before what ended a Spark that was starting
 _JAVA = "Spark needs a Java, 17 or later, in PATH or JAVA_HOME: apt-get install openjdk-17-jre-headless"
@@ -51,6 +50,11 @@ class PysparkDistributor(ClusterDistributor):
 
     thread_class = InheritableThread  # which also ends the thread that goes with it in the JVM
 
+    def __init__(self, options: RunOptions) -> None:
+        super().__init__(options)
+        self._context: SparkContext | None = None  # while connected
+        self._groups: list[str] = []  # of jobs
+
     @staticmethod
     def check(options: RunOptions) -> None:
         """Raises UsageError if there can be no session here."""
@@ -61,96 +65,97 @@ class PysparkDistributor(ClusterDistributor):
         with tempfile.TemporaryFile() as output:
             _start_java(output)
         if SparkContext._active_spark_context is None:
-            _check_master(SparkConf().get("spark.master", _UNSET))
+            _check_master(SparkConf().get("spark.master", _UNSET) or "")
 
     @contextmanager
-    def engine(self) -> Iterator[_Spark]:
-        wanted, context = self._options.processes_count, SparkContext._active_spark_context
-        if context is None:
-            context = _new_context(wanted)
-            try:
-                yield self._settled(_Spark(context, wanted))
-            finally:
+    def connected(self) -> Iterator[None]:
+        active = SparkContext._active_spark_context
+        context = self._context = active or _new_context(self.options.processes_count)
+        python = context.pythonExec
+        if self._is_local and python == "python3":  # PATH's, where nothing is configured
+            context.pythonExec = sys.executable
+        try:
+            self._wait_for_executors()
+            yield
+        finally:
+            context.pythonExec = python
+            if active is None:
                 for name in ("py4j.java_gateway", "py4j.clientserver"):  # which log the end of their JVM as an error
                     logging.getLogger(name).setLevel(logging.CRITICAL + 1)
                 context.stop()
-            return
-        python = context.pythonExec
-        if str(context.master).startswith("local") and python == "python3":  # PATH's, where nothing is configured
-            context.pythonExec = sys.executable
-        try:
-            yield self._settled(_Spark(context, wanted))
-        finally:
-            context.pythonExec = python
 
-    def _settled(self, spark: _Spark) -> _Spark:
-        """Wait for the executors, which come one after the other: shards are shared out among those that are there."""
+    def _wait_for_executors(self) -> None:
+        """They come one after the other, and shards are shared out among those that are there."""
+        if self._grows and not (self.options.processes_count or self._most):
+            log.warning("how many executors there may be is not known: processes_count says how many tasks to have")
         begun = changed = time.monotonic()
         slots = 0
-        while not (spark.is_local or spark.grows or self._is_stopping()):
+        while not (self._is_local or self._grows or self.is_stopping()):
             now = time.monotonic()
-            if (found := spark.present) != slots:
-                slots, changed = found, now
+            if (present := self._present) != slots:
+                slots, changed = present, now
             if (slots and now - changed > _SETTLED) or now - begun > _LATE:
                 break
-            self._stop_asked.wait(_LOOK)
-        return spark
+            self.stop_asked.wait(_LOOK)
 
+    @property
+    def _is_local(self) -> bool:
+        return self._context is not None and str(self._context.master).startswith("local")
 
-class _Spark:
-    """The `Engine` of a session."""
+    @property
+    def _grows(self) -> bool:
+        conf = self._context and self._context.getConf()
+        return conf is not None and conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
-    def __init__(self, context: SparkContext, wanted: int | None) -> None:
-        self._context, self._wanted = context, wanted
-        self.task_limit = wanted or math.inf
-        self.is_local = str(context.master).startswith("local")
-        conf = context.getConf()
-        self.grows = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-        self._bound = 0  # slots that it may grow to; 0 if that is not known
-        if self.grows and (most := conf.get("spark.dynamicAllocation.maxExecutors")):
-            tasks = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
-            self._bound = int(most) * max(1, tasks)
-        if self.grows and not (wanted or self._bound):
-            log.warning("how many executors there may be is not known: processes_count says how many tasks to have")
-        self._groups: list[str] = []  # of jobs
+    @property
+    def _most(self) -> int:
+        """Tasks at a time on all executors that the cluster may have, where it grows; 0 if that is not known."""
+        conf: Any = self._context and self._context.getConf()
+        if not self._grows:
+            return 0
+        tasks = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+        return int(conf.get("spark.dynamicAllocation.maxExecutors", "0")) * max(1, tasks)
+
+    @property
+    def _scala(self) -> Any:
+        return self._context._jsc.sc()  # type: ignore[union-attr]
+
+    @property
+    def _present(self) -> int:
+        """Tasks that the executors which are there can run at a time; 0 if there is none yet."""
+        with contextlib.suppress(Exception):  # it is none of Spark's documented interfaces; or the session has ended
+            profiles = self._scala.resourceProfileManager()
+            return int(self._scala.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
+        return 0
 
     @property
     def slots(self) -> int:
-        return self._wanted or max(1, self._bound, self.present)
-
-    @property
-    def present(self) -> int:
-        """Tasks that the executors which are there can run at a time; 0 if there is none yet."""
-        with contextlib.suppress(Exception):  # it is none of Spark's documented interfaces; or the session has ended
-            spark: Any = self._context._jsc.sc()
-            return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
-        return 0
+        return self.options.processes_count or max(1, self._most, self._present)
 
     @property
     def machines(self) -> int:
         """Machines with executors, and that of the driver; as many as there may be tasks where executors come later."""
-        if self.is_local:
+        if self._is_local:
             return 1
         with contextlib.suppress(Exception):  # the session has ended
-            executors: Any = self._context._jsc.sc().statusTracker().getExecutorInfos()
-            present = len({executor.host() for executor in executors})
-            return max(present, self.slots) if self.grows else present
+            present = len({executor.host() for executor in self._scala.statusTracker().getExecutorInfos()})
+            return max(present, self.slots) if self._grows else present
         return self.slots
 
     def run(self, tasks: Sequence[Task]) -> None:
         group = f"any2ds-{uuid.uuid4().hex}"
         self._groups.append(group)
+        context: Any = self._context
         try:
-            name = f"any2ds: tasks {tasks[0].number} to {tasks[-1].number}"
-            self._context.setJobGroup(group, name, interruptOnCancel=True)
-            self._context.parallelize(tasks, len(tasks)).foreachPartition(perform)
+            context.setJobGroup(group, f"any2ds: tasks {tasks[0].number} to {tasks[-1].number}", interruptOnCancel=True)
+            context.parallelize(tasks, len(tasks)).foreachPartition(perform)
         except Exception as error:
             raise RunError(_message(error)) from error
 
     def cancel(self) -> None:
         for group in self._groups:
             with contextlib.suppress(Exception):  # the session has ended, and its jobs with it
-                self._context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # one may be just beginning
+                self._scala.cancelJobGroupAndFutureJobs(group)  # one may be just beginning
 
 
 def _new_context(slots: int | None) -> SparkContext:
@@ -164,12 +169,12 @@ def _new_context(slots: int | None) -> SparkContext:
         conf = SparkConf()
         if conf.get("spark.master", _UNSET) == _UNSET:
             conf.set("spark.master", f"local[{slots or cores()},{_FAILURES}]")
-        conf.setIfMissing("spark.app.name", "any2ds")
-        conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+        usual = {"spark.app.name": "any2ds", "spark.ui.showConsoleProgress": "false"}
         if str(conf.get("spark.master")).startswith("local"):
-            conf.setIfMissing("spark.ui.enabled", "false")
-            conf.setIfMissing("spark.driver.host", "127.0.0.1")
-            conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
+            usual |= {"spark.ui.enabled": "false"}
+            usual |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+        for name, value in usual.items():
+            conf.setIfMissing(name, value)
         os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
         try:
             return SparkContext(conf=conf)
@@ -196,19 +201,15 @@ def _start_java(output: IO[bytes]) -> None:
         raise UsageError(f"{_JAVA} ({lines[-1] if lines else error_text(error)})") from error
 
 
-def _check_master(master: str | None) -> None:
-    """Raises UsageError if nobody listens there: Spark takes two minutes to find out, and does not say where."""
-    if master is None or not master.startswith(_STANDALONE):
+def _check_master(master: str) -> None:
+    """Raises UsageError if nobody listens at a single master: Spark takes two minutes to find out."""
+    if (place := _STANDALONE.fullmatch(master)) is None:
         return
-    for place in (places := master.removeprefix(_STANDALONE).split(",")):
-        host, _, port = place.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_WITHIN).close()
-            return
-        except (OSError, ValueError) as error:
-            if place == places[-1]:
-                message = f"no Spark master can be reached at {master} ({error_text(error)})"
-                raise UsageError(f"{message}: the URL stands on its page, port 8080") from error
+    try:
+        socket.create_connection((place[1], int(place[2])), _ANSWERS_WITHIN).close()
+    except (OSError, ValueError) as error:
+        message = f"no Spark master can be reached at {master} ({error_text(error)})"
+        raise UsageError(f"{message}: the URL stands on its page, port 8080") from error
 
 
 def _message(error: Exception) -> str:

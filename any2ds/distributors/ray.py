@@ -1,13 +1,16 @@
-"""Runs workers as the tasks of a Ray cluster: the one at `ray_address`, or one on this machine."""
+"""Runs workers as the tasks of a Ray cluster: the one at `ray_address`, or one on this machine.
+
+Ray is a guest in our process: quiet on the terminal, without its handlers of signals, and sending nothing home.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import pickle
 import re
+import signal
 import socket
 import sys
 import tempfile
@@ -22,18 +25,25 @@ from any2ds.core.errors import OptionError, RunError, error_text
 from any2ds.core.processes.resources import cores
 from any2ds.core.version import __version__
 from any2ds.distributors._cluster import ClusterDistributor
-from any2ds.distributors._quiet_ray import environment, ray, signals
 from any2ds.distributors._task import OtherVersion, Task, perform_pickled
 
 _LOCAL = ("", "local")  # addresses for which a Ray is started on this machine
 _CONNECT_TIMEOUT = 10.0  # seconds that the port of a cluster has to take a connection
-_CLIENT_NOT_STARTED = "Starting Ray client server failed"  # by a busy head in the 30 s that Ray gives it
 _INIT_TIMEOUT = 60.0  # and Ray to connect to it: something else may listen there
+_CLIENT_NOT_STARTED = "Starting Ray client server failed"  # by a busy head in the 30 s that Ray gives it
 _CLIENT_PORT = 10001  # of ray://host
 _RETRIES = 3  # of a task whose machine was lost, by Ray itself
 _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a socket may have 107 with Ray's 70
 # A Ray that is ours keeps little in its object store: jobs on their way.
 _OBJECT_STORE_BYTES = 128 << 20
+# As Ray reads it; what somebody has set stays.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Of nodes and actors that are lost: written to standard output whatever is asked for, and reported by us.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", r"^(A worker died or was killed|The node with node id)")
+
+import ray as _ray  # noqa: E402
+
+ray: Any = _ray  # what its types leave out is what we use
 
 
 class RayDistributor(ClusterDistributor):
@@ -43,39 +53,27 @@ class RayDistributor(ClusterDistributor):
         """Raises OptionError if there is no cluster at `ray_address`."""
         super().__init__(options)
         self._is_ours = False  # the connection to the cluster, and on this machine the cluster itself
+        self._refs: list[Any] = []
         address = options.ray_address or os.environ.get("RAY_ADDRESS") or ""
         if not (address in _LOCAL or ray.is_initialized()):
-            _check(address)
             _connect(address)
             self._is_ours = True
 
     @contextmanager
-    def engine(self) -> Iterator[_Ray]:
-        wanted = self._options.processes_count
+    def connected(self) -> Iterator[None]:
         if not ray.is_initialized():
             self._is_ours = True
-            _start(wanted)
-        yield _Ray(wanted)
+            _start(self.options.processes_count)
+        yield
 
     def close(self) -> None:
         if self._is_ours:
             ray.shutdown()
 
-
-class _Ray:
-    """The `Engine` of the cluster that this process is connected to."""
-
-    def __init__(self, wanted: int | None) -> None:
-        self._wanted = wanted
-        self.task_limit = wanted or math.inf
-        options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "SPREAD"}
-        self._remote = ray.remote(**options)(perform_pickled)
-        self._refs: list[Any] = []
-
     @property
     def slots(self) -> int:
         with contextlib.suppress(ConnectionError, ray.exceptions.RayError):
-            return self._wanted or int(ray.cluster_resources().get("CPU", 0)) or 1
+            return self.options.processes_count or int(ray.cluster_resources().get("CPU", 0)) or 1
         return 1
 
     @property
@@ -85,9 +83,10 @@ class _Ray:
         return self.slots
 
     def run(self, tasks: Sequence[Task]) -> None:
+        remote = ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")(perform_pickled)
         try:
             pickled = [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks]
-            refs = [self._remote.remote(__version__, sys.path, os.getcwd(), task) for task in pickled]
+            refs = [remote.remote(__version__, sys.path, os.getcwd(), task) for task in pickled]
             self._refs += refs
             ray.wait(refs, num_returns=len(refs))  # `get` would raise before the others have ended
             ray.get(refs)
@@ -114,31 +113,6 @@ def _message(error: Exception) -> str:
     return error_text(error)
 
 
-def _check(address: str) -> None:
-    """Whether somebody listens there: Ray itself takes two minutes to find out that nobody does, and exits."""
-    if address == "auto":
-        return
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    try:
-        host, port = parts.hostname, parts.port or (_CLIENT_PORT if parts.scheme == "ray" else None)
-    except ValueError:
-        host = port = None
-    if host is None or port is None:
-        raise OptionError(f"invalid ray_address={address!r}: expected auto, host:port or ray://host:port")
-    try:
-        socket.create_connection((host, port), _CONNECT_TIMEOUT).close()
-    except OSError as error:
-        raise _unreachable(address, error_text(error)) from error
-
-
-def _unreachable(address: str, message: str) -> OptionError:
-    return OptionError(
-        f"ray_address={address!r}: no Ray cluster can be reached there ({message}). `ray status`, on a machine of the"
-        " cluster, tells its address (port 6379; from outside ray://host:10001). If it asks for a token, set"
-        " RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here as well; without ray_address a Ray is started on this machine"
-    )
-
-
 def _missing(where: str) -> str:
     wanted = f"any2ds=={__version__}"
     return (
@@ -149,7 +123,40 @@ def _missing(where: str) -> str:
 
 
 def _connect(address: str) -> None:
-    """Raises OptionError if there is no cluster at `address`; Ray itself would wait for it for ever."""
+    """Raises OptionError if there is no cluster at `address`."""
+    problem = _unheard(address)
+    if not problem and _CLIENT_NOT_STARTED in (problem := _initialized(address)):
+        ray.shutdown()
+        problem = _initialized(address)
+    if problem:
+        raise OptionError(
+            f"ray_address={address!r}: no Ray cluster can be reached there ({problem}). `ray status`, on a machine of"
+            " the cluster, tells its address (port 6379; from outside ray://host:10001). If it asks for a token, set"
+            " RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here as well; without ray_address a Ray is started on this machine"
+        )
+
+
+def _unheard(address: str) -> str:
+    """Why nobody listens at `address`, or "": Ray itself takes two minutes to find out, and exits. Raises OptionError
+    for what is no address."""
+    if address == "auto":
+        return ""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port or (_CLIENT_PORT if parts.scheme == "ray" else None)
+    except ValueError:
+        host = port = None
+    if host is None or port is None:
+        raise OptionError(f"invalid ray_address={address!r}: expected auto, host:port or ray://host:port")
+    try:
+        socket.create_connection((host, port), _CONNECT_TIMEOUT).close()
+    except OSError as error:
+        return error_text(error)
+    return ""
+
+
+def _initialized(address: str) -> str:
+    """Connect Ray, and return why that failed, or "". For something else that listens it would wait for ever."""
     problems: list[str] = []
 
     def connect() -> None:
@@ -158,20 +165,13 @@ def _connect(address: str) -> None:
         except (Exception, SystemExit) as error:
             problems.append(error_text(error))
 
-    with signals(), environment():
-        logging.getLogger("ray").setLevel(logging.ERROR)  # it complains about threads
-        for _ in range(2):
-            problems.clear()
-            thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
-            thread.start()
-            thread.join(_INIT_TIMEOUT)
-            if not (problems and _CLIENT_NOT_STARTED in problems[0]):
-                break
-            ray.shutdown()
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it complains about threads
+    thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
+    thread.start()
+    thread.join(_INIT_TIMEOUT)
     if thread.is_alive():
-        problems.append(f"what listens there does not answer as Ray does for {_INIT_TIMEOUT:.0f} s")
-    if problems:
-        raise _unreachable(address, problems[0])
+        return f"what listens there does not answer as Ray does for {_INIT_TIMEOUT:.0f} s"
+    return "".join(problems)
 
 
 def _start(wanted: int | None) -> None:
@@ -182,7 +182,8 @@ def _start(wanted: int | None) -> None:
         how["_node_ip_address"] = "127.0.0.2"
         if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > _LONGEST_FOLDER:
             how["_temp_dir"] = "/tmp/ray"
-    with signals(), environment():
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
         for is_last in (False, True):
             try:
                 ray.init("local", **how)  # in this thread, with which the processes that it starts end
@@ -191,6 +192,9 @@ def _start(wanted: int | None) -> None:
                 ray.shutdown()
                 if is_last or "timed out" not in str(error):
                     raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's own ends the process at once, where a run ends in good order
 
 
 PART = RayDistributor

@@ -14,7 +14,6 @@ from any2ds.core.terminal.stderr import stderr_console
 from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample
 from any2ds.estimate.model import Model, Prediction
-from any2ds.estimate.prices import Prices
 from any2ds.estimate.result import Estimate
 from any2ds.estimate.sample import choose_rows, fetch_sample, read_sample, single_host, with_recorded
 from any2ds.estimate.screen import same_times
@@ -33,13 +32,12 @@ _NO_NETWORK = frozenset({"dns", "connect", "timeout_connect", "timeout_total", "
     completed=with_recorded,
 )
 def estimate(options: ParsedOptions) -> Estimate:
-    """Say what `download` with these options would take: time, machines, memory, disk and costs, and what would fail.
+    """Say what `download` with these options would take: time, machines, memory and disk, and what would fail.
 
     The list is read, and a sample of its rows is downloaded into `sample_folder`, with at most four requests per second
     to each host, or as `host_delay` says if it is given: for 10 s of each host if the list is small, else for 30 s.
     """
     wanted = options.group(EstimateOptions)
-    prices = Prices.read(wanted.price)
     groups = tuple(group for group in options.groups if not isinstance(group, EstimateOptions))
     config = Config.of(replace(options, groups=groups))
     if not config.run.quiet:
@@ -56,9 +54,9 @@ def estimate(options: ParsedOptions) -> Estimate:
     _check(sample)
     model = Model(config, found, sample)
     machines = () if model.is_hopeless else wanted.machines
-    predictions = tuple(model.predict(count, wanted.bandwidth, prices) for count in machines)
+    predictions = tuple(model.predict(count, wanted.bandwidth) for count in machines)
     advice = advise(model, predictions) if predictions else ()
-    return Estimate(model, wanted.bandwidth, prices, predictions, advice, tuple(_remarks(model, predictions)))
+    return Estimate(model, wanted.bandwidth, predictions, advice, tuple(_remarks(model, predictions)))
 
 
 def _check(sample: Sample) -> None:

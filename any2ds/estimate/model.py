@@ -1,16 +1,16 @@
-"""What a run over the whole list would take on so many machines: time, traffic, memory, disk, shards and costs.
+"""What a run over the whole list would take on so many machines: time, traffic, memory, disk and shards.
 
-The time is the largest of five bounds: transfers that wait for answers, the slowest host, the line, and the processor,
-of the thread that drives the sockets and of all; plus the time of a start. How many transfers fail, and how long
-answers take, is as in the sample.
+The last row begins after the longest of five times: that of the transfers that wait for answers, of the slowest host,
+of the line, and of the processor, of the thread that drives the sockets and of all. Rows that take long, because they
+hang or are tried again, end some time after that. How many there are, and how long answers take, is as in the sample.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -18,11 +18,10 @@ from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import PER_DOUBLING, Histogram
 from any2ds.core.processes import resources
-from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
-from any2ds.estimate.prices import Prices
+from any2ds.estimate.facts import Sample, SampledRow, Survey
 from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, SILENCE, TIMEOUTS
-from any2ds.fetch.policy.schedule import late_after, spare_transfers
-from any2ds.fetch.policy.window import FIRST, trial_seconds
+from any2ds.fetch.policy.limiter import FIRST, step_seconds
+from any2ds.fetch.policy.schedule import FIRST_BACKOFF, MAX_BACKOFF, late_after, spare_transfers
 from any2ds.fetch.profiles import Profiles
 from any2ds.worker.worker import ROWS_PER_PROCESS
 
@@ -32,9 +31,10 @@ NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme", "scheme_not_all
 _NOT_ASKED = NO_URLS | {"robots", "robots_unreachable", "blocked_address"}
 _QUICK = frozenset({"dns", "connect"})  # failures that keep no transfer busy for long
 _SILENT = TIMEOUTS | {"host_down"}
-_LARGE_HOSTS = 1000  # that may take longest
 _BUSY = frozenset({"http_429", "http_503"})
+_LARGE_HOSTS = 1000  # that may take longest
 _MODEL_ERROR = 0.15  # of the time: the form and measured runs agree to this (python -m benchmarks estimates)
+_MOST_ERROR = 0.6  # with next to no rows in the sample; its error is that of a mean whose values differ as much as it
 _REFUSED_SECONDS = 62.0  # for which a run may wait for a host that refuses everything, before it counts as down
 _STRATUM = 10  # rows of one host in the sample, from which on they stand for the rows of this host
 _LEAST_REFUSALS = 3  # transfers to a host that were all refused
@@ -48,7 +48,7 @@ _BODY_IN_FLIGHT = 2.0  # times its mean size that a transfer takes of memory
 _Z = 1.959964  # of the normal distribution: 95 % lie within
 
 Duration = tuple[float, float]
-"""How many transfers take how many seconds."""
+"""How many transfers, or rows, take how many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Prediction:
     largest_host: float  # requests per second that the largest host gets, on average
     memory_per_worker: int  # bytes
     memory: int  # bytes, of all, the processes that plan included
-    costs: Mapping[str, float]  # see `Prices.costs`
+    machine_hours: float  # of all machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +109,20 @@ def weights_of(rows: Sequence[SampledRow], hosts: Mapping[str, int], urls: int) 
     return [len(rows) * (shares[row.host] / sampled[row.host] if row.host in shares else rest / others) for row in rows]
 
 
-def tail(durations: Sequence[Duration], slots: int) -> float:
-    """Seconds from when the last transfer begins until all have ended, less what the others need in that time: while
-    `slots` of them go on, how long each has left is distributed as in a renewal process."""
-    total = sum(count for count, _ in durations)
-    work = sum(count * seconds for count, seconds in durations)
-    if not work:
-        return 0.0
-    mean_left = sum(count * seconds**2 for count, seconds in durations) / (2 * work)
-    longest_left, before = 0.0, 0.0
-    for end in sorted({seconds for _, seconds in durations}):
-        middle = (before + end) / 2
-        share = sum(count * max(0.0, seconds - middle) for count, seconds in durations) / work
-        longest_left += (end - before) * (1 - (1 - share) ** min(slots, total))
-        before = end
-    return max(0.0, longest_left - mean_left)
+def last_end(start: float, rows: Iterable[Duration]) -> float:
+    """Seconds until the last of rows ends that begin evenly until `start`: of n that take so long or longer, the last
+    one begins after n / (n + 1) of that time, as uniform order statistics do."""
+    end, longer = start, 0.0
+    for count, seconds in sorted(rows, key=lambda row: -row[1]):
+        longer += count
+        if longer >= 1:
+            end = max(end, start * longer / (longer + 1) + seconds)
+    return end
+
+
+def backoffs(attempts: int) -> float:
+    """Mean seconds for which a row waits between so many attempts."""
+    return sum(min(MAX_BACKOFF, FIRST_BACKOFF * 2.0**number) / 2 for number in range(attempts - 1))
 
 
 def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, int]:
@@ -131,7 +130,7 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
     meanwhile, and how many are in flight then; `mean` are the seconds of one."""
     size, seconds, ended = FIRST, 0.0, 0.0
     while size < ceiling:
-        step = sum(trial_seconds(mean, size, is_starting=True))
+        step = sum(step_seconds(mean, size, is_starting=True))
         if ended + size / mean * step >= transfers:
             break
         ended += size / mean * step
@@ -141,27 +140,35 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What becomes of a URL, on average."""
+    """What becomes of a URL: shares of all URLs, or attempts for each."""
 
-    answers: float = 0.0  # those of attempts that failed included
-    silent: float = 0.0  # share of the URLs without an answer, at hosts that answer others
+    answers: float = 0.0  # attempts that are answered
+    silent: float = 0.0  # share without an answer, at hosts that answer others
     dead: float = 0.0  # the same, at hosts that answer none
-    transient: float = 0.0  # share of the URLs that failed in a way that another attempt can help
+    transient: float = 0.0  # share that failed in a way that another attempt can help
+    repeated: Mapping[int, float] = field(
+        default_factory=dict
+    )  # attempts -> share that was answered only after so many
 
     @classmethod
-    def of(cls, transfers: Sequence[tuple[Transfer, float]]) -> Rates:
-        """Rates of transfers, each with its weight."""
+    def of(cls, rows: Sequence[SampledRow], weights: Sequence[float]) -> Rates:
+        """Rates of the transfers of `rows`, each with its weight."""
+        transfers = [(each, weight) for row, weight in zip(rows, weights, strict=True) for each in row.transfers]
         alive = {transfer.host for transfer, _ in transfers if transfer.code not in _SILENT | _NOT_ASKED}
         total = sum(weight for _, weight in transfers) or 1.0
-        found: defaultdict[str, float] = defaultdict(float)
+        shares: defaultdict[str, float] = defaultdict(float)
+        repeated: defaultdict[int, float] = defaultdict(float)
         for transfer, weight in transfers:
+            share = weight / total
             if transfer.code in _SILENT:
-                found["silent" if transfer.host in alive else "dead"] += weight / total
+                shares["silent" if transfer.host in alive else "dead"] += share
             elif transfer.code not in _NOT_ASKED | _QUICK:
-                found["answers"] += transfer.attempts * weight / total
+                shares["answers"] += transfer.attempts * share
+                if transfer.attempts > 1:
+                    repeated[transfer.attempts] += share
             if transfer.is_transient and transfer.code != "dns":
-                found["transient"] += weight / total
-        return cls(**found)
+                shares["transient"] += share
+        return cls(**shares, repeated=repeated)
 
 
 class Model:
@@ -170,21 +177,30 @@ class Model:
     def __init__(self, config: Config, survey: Survey, sample: Sample) -> None:
         self.config, self.survey, self.sample = config, survey, sample
         self._profiles = Profiles(config.fetch)
-        good_urls = round(survey.urls * self._readable) or 1
-        self._weights = weights_of(sample.rows, survey.hosts, good_urls)
-        weighted = zip(sample.rows, self._weights, strict=True)
-        self.rates = Rates.of([(transfer, weight) for row, weight in weighted for transfer in row.transfers])
+        readable = 1 - survey.bad / survey.read if survey.read else 0.0  # share of the rows; only these are sampled
+        repeated = {"none": 0.0, "shard": survey.duplicates / self.shards, "run": survey.duplicates}
+        self._distinct = 1 - repeated[config.output.dedupe]  # share of the rows that are no duplicates
+        self._rows = survey.rows * readable
+        self.urls = survey.urls * readable * self._distinct  # that are tried
+        self._weights = weights_of(sample.rows, survey.hosts, round(survey.urls * readable) or 1)
+        self.rates = Rates.of(sample.rows, self._weights)
+        self._answers = _values(sample.latencies) or [(1.0, _USUAL_SECONDS)]
+        self.latency = _mean(self._answers)  # seconds of an answer
+        cost = sample.cost
+        own = max(_LEAST_CPU, cost.own_cpu) if cost else _LEAST_CPU
+        # Seconds of the processor for a URL: of the thread that drives the sockets, and of all.
+        self.cpu = own, max(own, cost.cpu) if cost else own
 
     # --- what does not depend on the machines ---
 
     @cached_property
     def shares(self) -> dict[str, float]:
         """Outcome -> share of the rows, the most frequent first; what steps refuse has failed."""
-        weights: Counter[str] = Counter()
+        weights: defaultdict[str, float] = defaultdict(float)
         for row, weight in zip(self.sample.rows, self._weights, strict=True):
-            weights[row.code] += weight  # type: ignore[assignment]
+            weights[row.code] += weight
         total = sum(weights.values()) or 1
-        return {code: weight / total for code, weight in weights.most_common()}
+        return {code: weights[code] / total for code in sorted(weights, key=lambda code: -weights[code])}
 
     @cached_property
     def success(self) -> Interval:
@@ -203,29 +219,10 @@ class Model:
         return max(1, -(-self.survey.rows // self.config.output.number_sample_per_shard))
 
     @property
-    def _readable(self) -> float:
-        """Share of the rows that can be read; only these are in the sample."""
-        return 1 - self.survey.bad / self.survey.read if self.survey.read else 0.0
-
-    @property
-    def _distinct(self) -> float:
-        """Share of the rows without duplicates, as far as `dedupe` goes."""
-        survey = self.survey
-        repeated = {"none": 0.0, "shard": survey.duplicates / self.shards, "run": survey.duplicates}
-        return 1 - repeated[self.config.output.dedupe]
-
-    @property
-    def urls(self) -> float:
-        """URLs that are tried: rows that can be read, without duplicates, times their files."""
-        return self.survey.urls * self._readable * self._distinct
-
-    @property
     def stored(self) -> Interval:
         """Rows. With dedupe=run, duplicates refer to the row that is stored."""
-        rows, share = self.survey.rows * self._readable, self.success
-        if self.config.output.dedupe == "run":
-            rows *= self._distinct
-        return Interval(rows * share.value, rows * share.low, rows * share.high)
+        rows = self._rows * (self._distinct if self.config.output.dedupe == "run" else 1.0)
+        return Interval(rows * self.success.value, rows * self.success.low, rows * self.success.high)
 
     @property
     def stored_bytes(self) -> float:
@@ -235,32 +232,12 @@ class Model:
     def received_bytes(self) -> float:
         return self.urls * self.sample.received
 
-    @property
-    def cpu(self) -> tuple[float, float]:
-        """Seconds of the processor for a URL: of the thread that drives the sockets, and of all."""
-        cost = self.sample.cost
-        own = max(_LEAST_CPU, cost.own_cpu) if cost else _LEAST_CPU
-        return own, max(own, cost.cpu) if cost else own
-
-    @cached_property
-    def latency(self) -> float:
-        """Mean seconds of an answer."""
-        return _mean(self._answers)
-
-    @cached_property
-    def _answers(self) -> list[Duration]:
-        return _values(self.sample.latencies) or [(1, _USUAL_SECONDS)]
-
     @cached_property
     def refusing_hosts(self) -> set[str]:
         """Hosts that refuse all of several requests."""
-        refused, asked = Counter[str](), Counter(row.host for row in self.sample.rows)
-        refused.update(row.host for row in self.sample.rows if row.code in _BUSY)
+        asked = Counter(row.host for row in self.sample.rows)
+        refused = Counter(row.host for row in self.sample.rows if row.code in _BUSY)
         return {host for host, count in refused.items() if count == asked[host] >= _LEAST_REFUSALS}
-
-    def costs(self, hours: float, prices: Prices) -> Mapping[str, float]:
-        """`hours` of all machines together."""
-        return prices.costs(hours, self.received_bytes, self.stored_bytes, self.shards)
 
     @cached_property
     def slowest(self) -> SlowestHost:
@@ -271,19 +248,14 @@ class Model:
         """The host that takes longest, with `at_once` transfers from all workers together; or, if None, with what
         `max_per_host` grants it. Its delays hold for all of them anyway."""
         delays, hosts = self.sample.robots.delays, self.survey.hosts
-        seconds = self._busy_seconds
         slowest = SlowestHost()
-        for host, rows in {
-            **self.survey.largest_hosts(_LARGE_HOSTS),
-            **{host: hosts.get(host, 0) for host in delays},
-        }.items():
+        for host in {*self.survey.largest_hosts(_LARGE_HOSTS), *delays}:
             _, policy = self._profiles.host_of(f"http://{host}/")
-            most = min(at_once or policy.max_per_host, policy.max_per_host)
-            urls = rows * self._distinct
-            each = max(seconds / most, policy.host_delay, delays.get(host, 0.0))
+            most, urls = min(at_once or policy.max_per_host, policy.max_per_host), hosts.get(host, 0) * self._distinct
+            each = max(self._busy_seconds / most, policy.host_delay, delays.get(host, 0.0))
             growth = self.latency * math.log2(1 + urls / FIRST_AT_ONCE)  # as its allowance doubles
             if (alone := max(urls * each, growth)) > slowest.seconds:
-                slowest = SlowestHost(host, rows, alone, delays.get(host, 0.0))
+                slowest = SlowestHost(host, hosts.get(host, 0), alone, delays.get(host, 0.0))
         return slowest
 
     # --- what does ---
@@ -296,7 +268,7 @@ class Model:
         wanted = running.processes_count or max(1, min(resources.cores(), useful))
         return max(1, min(wanted, -(-self.shards // machines)))
 
-    def predict(self, machines: int, bandwidth: int, prices: Prices) -> Prediction:
+    def predict(self, machines: int, bandwidth: int) -> Prediction:
         """`bandwidth` in bits per second, of each machine."""
         processes = self.processes(machines)
         workers = max(1, min(machines * processes, self.shards))  # that have something to do
@@ -305,17 +277,17 @@ class Model:
         part = rows / max(1, self.survey.rows)
         own, total = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
-        bounds = {
-            "transfers": self._waiting(part),
+        bounds: dict[Limit, float] = {
+            "latency": self._transfer_seconds(part),
             "hosts": self.slowest.seconds,
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(self.urls * part * own * crowding, self.urls * total / resources.share() / machines),
         }
-        seconds = self._until_last_timeout(max(bounds.values()), part) + self.sample.start_up
-        refusals = _REFUSED_SECONDS if self.refusing_hosts else 0.0
-        error = _MODEL_ERROR + self._sampling_error(is_bytes=bounds["bandwidth"] == max(bounds.values()))
-        needed = self.urls * part * self._busy_seconds / max(seconds, 1e-9)  # Little's law
-        in_flight = max(1, round(min(needed, self.config.fetch.most_transfers)))
+        longest: Limit = max(bounds, key=lambda bound: bounds[bound])
+        seconds = self._until_last_row(bounds[longest]) + self.sample.start_up
+        error = min(_MOST_ERROR, _MODEL_ERROR + _Z / math.sqrt(1 + len(self.sample.rows)))
+        busy = self.urls * part * self._busy_seconds / max(seconds, 1e-9)  # Little's law
+        in_flight = max(1, round(min(busy, self.config.fetch.most_transfers)))
         memory = round(
             (self.sample.cost.memory if self.sample.cost else _USUAL_MEMORY)
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
@@ -323,15 +295,20 @@ class Model:
         return Prediction(
             machines=machines,
             processes=processes,
-            seconds=Interval(seconds, seconds * (1 - min(0.9, error)), seconds * (1 + error) + refusals),
+            seconds=Interval(seconds, seconds * (1 - error), seconds * (1 + error) + self._unseen_seconds),
             rows_per_second=self.survey.rows / seconds,
-            limit=self._limit(bounds, seconds),
+            limit=longest if longest != "latency" and bounds[longest] >= _LIMIT_SHARE * seconds else self._kind_of_wait,
             in_flight=in_flight,
             largest_host=sum(self.survey.largest_hosts(1).values()) * self._distinct / seconds,
             memory_per_worker=memory,
             memory=memory * workers + round(machines * (_DRIVER_MEMORY + _SHARD_MEMORY * self.shards)),
-            costs=self.costs(machines * seconds / 3600, prices),
+            machine_hours=machines * seconds / 3600,
         )
+
+    @property
+    def _kind_of_wait(self) -> Limit:
+        """What transfers wait for most: answers, or timeouts."""
+        return "latency" if 2 * self.rates.answers * self.latency > self._busy_seconds else "timeouts"
 
     @property
     def _timeout(self) -> float:
@@ -340,37 +317,58 @@ class Model:
         return fetch.timeout or fetch.total_timeout or fetch.stall_timeout
 
     @property
-    def _busy_seconds(self) -> float:
-        """For which a URL keeps a transfer busy, on average."""
-        return self.rates.answers * self.latency + (self.rates.silent + self.rates.dead) * self._timeout
+    def _tries(self) -> int:
+        """Attempts at a row without an answer."""
+        return 1 + self.config.fetch.retries
 
     @property
-    def _rows_of_host(self) -> float:
-        """Mean URLs of a host."""
-        return self.survey.urls / max(1, len(self.survey.hosts))
+    def _silent_seconds(self) -> float:
+        """From the first attempt at a row without an answer to the end of the last."""
+        return self._tries * self._timeout + backoffs(self._tries)
 
-    def _waiting(self, part: float) -> float:
-        """Seconds that the transfers of one worker take, of which so many are in flight as the options allow."""
-        fetch, urls = self.config.fetch, self.urls * part
-        alive, dead = self.rates.silent * urls, self.rates.dead * urls
-        dead *= min(1.0, SILENCE / self._rows_of_host)  # the others of a host that is down are not tried
-        answers, robots_files = urls * self.rates.answers, self._robots_files(part)
-        has_spare = spare_transfers(fetch, fetch.most_transfers) > 0
-        silence = min(self._timeout, late_after(self.latency)) if has_spare else self._timeout
-        scale = answers / max(1, sum(count for count, _ in self._answers))
-        durations = [
+    @property
+    def _unseen_seconds(self) -> float:
+        """For how long a run may wait in its end for what the sample does not show."""
+        if self.refusing_hosts:
+            return _REFUSED_SECONDS
+        return self._silent_seconds if not self.rates.silent and len(self.sample.rows) < self._rows else 0.0
+
+    @property
+    def _busy_seconds(self) -> float:
+        """For which a URL keeps a transfer busy, on average."""
+        silent = self._tries * self.rates.silent + self.rates.dead
+        return self.rates.answers * self.latency + silent * self._timeout
+
+    @property
+    def _met_rows_of_dead_host(self) -> float:
+        """Share of the rows of a host without any answer that are tried until it counts as down."""
+        return min(1.0, SILENCE * max(1, len(self.survey.hosts)) / max(1, self.survey.urls))
+
+    def _transfers(self, part: float) -> list[Duration]:
+        """The transfers of a worker with that part of the rows, and for how long each takes a place."""
+        fetch, urls, rates = self.config.fetch, self.urls * part, self.rates
+        late = min(self._timeout, late_after(self.latency))  # then a transfer takes a spare place, if there are any
+        scale = urls * rates.answers / max(1, sum(count for count, _ in self._answers))
+        robots = self.sample.robots
+        return [
             *((count * scale, seconds) for count, seconds in self._answers),
-            (robots_files, self.sample.robots.seconds / max(1, self.sample.robots.files)),
-            (alive, silence),
+            (self._robots_files(part), robots.seconds / max(1, robots.files)),
+            (urls * rates.silent * self._tries, late if fetch.thread_count == "auto" else self._timeout),
+            (
+                urls * rates.dead * self._met_rows_of_dead_host,
+                late if spare_transfers(fetch, fetch.most_transfers) else self._timeout,
+            ),
         ]
-        work = sum(count * seconds for count, seconds in durations) + dead * silence
-        transfers, slots, seconds = answers + robots_files + alive + dead, fetch.most_transfers, 0.0
-        if not transfers:
-            return 0.0
-        if fetch.thread_count == "auto":
-            seconds, ended, slots = warm_up(work / transfers, transfers, slots)
-            work *= 1 - ended / transfers
-        return seconds + max(work / slots, self.latency) + tail(durations, slots)
+
+    def _transfer_seconds(self, part: float) -> float:
+        """Seconds that the transfers of a worker take, of which so many are in flight as the options allow."""
+        fetch, transfers = self.config.fetch, self._transfers(part)
+        count, slots, seconds = sum(each for each, _ in transfers), fetch.most_transfers, 0.0
+        work = sum(each * seconds for each, seconds in transfers)
+        if count and fetch.thread_count == "auto":
+            seconds, ended, slots = warm_up(work / count, count, slots)
+            work *= 1 - ended / count
+        return seconds + max(work / slots, self.latency if count else 0.0)
 
     def _robots_files(self, part: float) -> float:
         """Requests for robots.txt by a worker with that part of the rows."""
@@ -380,28 +378,20 @@ class Model:
         met = sum(1 - (1 - min(1.0, part)) ** urls for urls in self.survey.hosts.values())
         return met * min(1.0, self.sample.robots.files / len(sampled))
 
-    def _until_last_timeout(self, seconds: float, part: float) -> float:
-        """`seconds`, or longer if the last silent transfers begin late: each takes the whole time until it is ended."""
-        alive, dead = self.rates.silent * self.urls * part, self.rates.dead * self.urls * part
-        if alive >= 1:
-            return max(seconds, seconds * alive / (alive + 1) + self._timeout)
-        if dead >= 1:  # its first rows tell that a host is down
-            return max(seconds, seconds * min(1.0, SILENCE / self._rows_of_host) + self._timeout)
-        return seconds
-
-    def _sampling_error(self, is_bytes: bool) -> float:
-        """Relative error of the time, as the mean seconds of a transfer come from a sample, and so do its mean bytes
-        where the line is the limit."""
-        sizes = _values(self.sample.sizes)
-        if len(self.sample.sizes) < 2:
-            return 0.5
-        return min(0.5, max(_error_of_mean(self._answers), _error_of_mean(sizes) if is_bytes else 0.0))
-
-    def _limit(self, bounds: Mapping[str, float], seconds: float) -> Limit:
-        name = max(bounds, key=lambda bound: bounds[bound])
-        if name != "transfers" and bounds[name] >= _LIMIT_SHARE * seconds:
-            return name  # type: ignore[return-value]
-        return "latency" if 2 * self.rates.answers * self.latency > self._busy_seconds else "timeouts"
+    def _until_last_row(self, seconds: float) -> float:
+        """The end of the last row, where all transfers together take `seconds`."""
+        transfers = self._transfers(1.0)
+        work = sum(count * each for count, each in transfers)
+        # When the last transfer begins, those that are in flight have half of their time left, or more if times differ.
+        left = sum(count * each**2 for count, each in transfers) / (2 * work) if work else 0.0
+        start, urls = max(0.0, seconds - left), self.urls
+        rows = [
+            *transfers[: len(self._answers)],
+            *((urls * share, n * self.latency + backoffs(n)) for n, share in self.rates.repeated.items()),
+            (urls * self.rates.silent, self._silent_seconds),
+        ]
+        dead = start * self._met_rows_of_dead_host + self._timeout if urls * self.rates.dead >= 1 else 0.0
+        return max(seconds, last_end(start, rows), dead)
 
 
 def _values(histogram: Histogram) -> list[Duration]:
@@ -411,10 +401,3 @@ def _values(histogram: Histogram) -> list[Duration]:
 
 def _mean(values: Sequence[Duration]) -> float:
     return sum(count * value for count, value in values) / max(1, sum(count for count, _ in values))
-
-
-def _error_of_mean(values: Sequence[Duration]) -> float:
-    """Relative, with 95 % certainty."""
-    count, mean = sum(count for count, _ in values), _mean(values)
-    variance = sum(each * (value - mean) ** 2 for each, value in values) / max(1, count - 1)
-    return _Z * math.sqrt(variance / max(1, count)) / max(1e-9, mean)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from any2ds.core import text
 from any2ds.core.terminal.notebook import html
-from any2ds.estimate.prices import Prices
-from any2ds.estimate.screen import markdown, parts, quantiles
+from any2ds.estimate.screen import parts, quantiles
 
 if TYPE_CHECKING:
     from any2ds.estimate.advice import Advice
@@ -24,7 +23,6 @@ class Estimate:
 
     model: Model
     bandwidth: int  # bits per second, of each machine
-    prices: Prices
     predictions: Sequence[Prediction]  # one for each number of machines
     advice: Sequence[Advice]
     remarks: Sequence[str] = ()  # what makes it less certain
@@ -40,10 +38,6 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         return html(parts(self))
-
-    def to_markdown(self) -> str:
-        """The same as on the screen, for a pull request or a wiki."""
-        return markdown(self)
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -76,7 +70,6 @@ class Estimate:
                 "shard_bytes": model.stored_bytes / model.shards,
             },
             "bandwidth": self.bandwidth,
-            "prices": asdict(self.prices),
             "predictions": [asdict(each) for each in self.predictions],
             "advice": [asdict(each) for each in self.advice],
             "remarks": list(self.remarks),

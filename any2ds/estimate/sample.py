@@ -210,29 +210,24 @@ class BriefFetcher(UrlFetcher):
     seconds = 0.0
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
-        ends = time.monotonic() + self.seconds
+        ends, has_all = time.monotonic() + self.seconds, threading.Event()
         waiting: dict[tuple[int, int, str], Row] = {}
-        has_all = threading.Event()
 
         def noted() -> Iterator[Row]:
             for row in rows:
-                waiting[_place(row)] = row
+                waiting[row.shard_id, row.position, row.member] = row
                 yield row
             has_all.set()
 
         for batch in super().fetch(noted()):
             yield batch
             for fetched in batch:
-                waiting.pop(_place(fetched.row), None)
+                waiting.pop((fetched.row.shard_id, fetched.row.position, fetched.row.member), None)
             is_late = has_all.is_set() and time.monotonic() > ends
             if is_late and all(self.crawl_delay(row.url) > HOST_DELAY for row in waiting.values()):
                 break
         if waiting:
             yield [Fetched(row, Failure("fetch", "timeout_total", _LEFT_OUT), 0) for row in waiting.values()]
-
-
-def _place(row: Row) -> tuple[int, int, str]:
-    return row.shard_id, row.position, row.member
 
 
 # --- what a dataset says ---

@@ -1,8 +1,8 @@
-"""Shows an estimate: on a terminal, in a notebook, and as Markdown."""
+"""Shows an estimate: on a terminal and in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.padding import Padding
@@ -39,14 +39,14 @@ def show(estimate: Estimate, stream: TextIO) -> None:
 
 def parts(estimate: Estimate) -> Iterator[Any]:
     """What rich prints, one below the other."""
-    for title, facts in _sections(estimate).items():
+    for title, facts in _sections(estimate):
         yield Text(title, style="bold")
         yield facts_table(facts)
     if estimate.predictions:
         yield Text("the whole list", style="bold")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         table.add_column(style="dim", no_wrap=True)
-        for name, values in _figures(estimate):
+        for name, *values in _figures(estimate):
             table.add_row(name, *(Text(value, justify="right") for value in values))
         yield Padding(table, (0, 0, 0, 2))
     if estimate.advice:
@@ -57,34 +57,17 @@ def parts(estimate: Estimate) -> Iterator[Any]:
         yield Text(f"note: {printable(remark)}", style="yellow")
 
 
-def markdown(estimate: Estimate) -> str:
-    lines = []
-    for title, facts in _sections(estimate).items():
-        lines += [f"## {title.capitalize()}", "", "| | |", "|---|---|"]
-        lines += [*(f"| {name} | {_cell(message)} |" for name, message in facts), ""]
-    if estimate.predictions:
-        (_, machines), *figures = _figures(estimate)
-        lines += ["## The whole list", "", f"| {' | '.join(['', *machines])} |", f"|{'---|' * (1 + len(machines))}"]
-        lines += [*(f"| {name} | {' | '.join(values)} |" for name, values in figures), ""]
-    if estimate.advice:
-        lines += ["## Options", "", *(f"- `{each.flag}`: {_cell(each.reason)}" for each in estimate.advice), ""]
-    lines += [f"> {_cell(remark)}" for remark in estimate.remarks]
-    return "\n".join(lines).rstrip() + "\n"
+Facts = Iterator[tuple[str, str]]
 
 
-def _cell(message: str) -> str:
-    return printable(message).replace("|", "\\|").replace("<", "&lt;")
+def _sections(estimate: Estimate) -> Iterator[tuple[str, Facts]]:
+    """Each section with its title."""
+    yield "the list", _list(estimate)
+    yield "the sample", _sample(estimate)
+    yield "the dataset", _dataset(estimate)
 
 
-def _sections(estimate: Estimate) -> Mapping[str, Sequence[tuple[str, str]]]:
-    return {
-        "the list": list(_list(estimate)),
-        "the sample": list(_sample(estimate)),
-        "the dataset": list(_dataset(estimate)),
-    }
-
-
-def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def _list(estimate: Estimate) -> Facts:
     survey = estimate.model.survey
     read = f", of which {survey.read:,} were read" if survey.is_part else ""
     yield "rows", f"{'' if survey.is_exact else 'about '}{survey.rows:,}{read}"
@@ -98,7 +81,7 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "hosts", f"{least}{len(survey.hosts):,}; the largest: {largest}" if largest else "none"
 
 
-def _sample(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def _sample(estimate: Estimate) -> Facts:
     model = estimate.model
     sample, success = model.sample, model.success
     yield "rows", f"{text.rows(len(sample.rows))}, kept in {sample.folder}"
@@ -119,43 +102,35 @@ def _sample(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "for a file", f"{text.size(sample.received)} received{stored}{cpu}"
 
 
-def _dataset(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def _dataset(estimate: Estimate) -> Facts:
     model = estimate.model
     value, low, high = (text.estimate(rows) for rows in (model.stored.value, model.stored.low, model.stored.high))
     yield "rows", f"{value} (between {low} and {high})"
     each = model.stored_bytes / model.shards
     yield "size", f"{text.size(model.stored_bytes)} in {shard_count(model.shards)} of {text.size(each)}"
     yield "received", text.size(model.received_bytes)
-    costs, currency = model.costs(0.0, estimate.prices), estimate.prices.currency
-    keep, away = _money(costs["storage_month"], currency), _money(costs["egress"], currency)
-    yield "storage", f"{keep} a month; reading it once from elsewhere costs {away}"
 
 
-def _figures(estimate: Estimate) -> list[tuple[str, list[str]]]:
+def _figures(estimate: Estimate) -> list[tuple[str, ...]]:
     """The name of each figure, and its value for each number of machines, or for one if their times are the same."""
-    predictions = estimate.predictions[: 1 if same_times(estimate.predictions) else None]
-
-    def figure(name: str, shown: Any) -> tuple[str, list[str]]:
-        return name, [shown(each) for each in predictions]
-
-    return [
-        figure("machines", lambda each: f"{each.machines:,}"),
-        figure("time", lambda each: shown_time(each.seconds.value)),
-        figure("  from", lambda each: shown_time(each.seconds.low)),
-        figure("  to", lambda each: shown_time(each.seconds.high)),
-        figure("rows/s", lambda each: text.estimate(each.rows_per_second)),
-        figure("limit", lambda each: _LIMITS[each.limit]),
-        figure("processes each", lambda each: f"{each.processes:,}"),
-        figure("in flight, each process", lambda each: f"{each.in_flight:,}"),
-        figure("largest host, requests/s", lambda each: text.estimate(each.largest_host)),
-        figure("memory, each process", lambda each: text.size(each.memory_per_worker)),
-        figure("memory in all", lambda each: text.size(each.memory)),
-        figure("cost of the run", lambda each: _money(each.costs["run"], estimate.prices.currency)),
+    columns = [
+        {
+            "machines": f"{each.machines:,}",
+            "time": shown_time(each.seconds.value),
+            "  from": shown_time(each.seconds.low),
+            "  to": shown_time(each.seconds.high),
+            "rows/s": text.estimate(each.rows_per_second),
+            "limit": _LIMITS[each.limit],
+            "processes each": f"{each.processes:,}",
+            "in flight, each process": f"{each.in_flight:,}",
+            "largest host, requests/s": text.estimate(each.largest_host),
+            "memory, each process": text.size(each.memory_per_worker),
+            "memory in all": text.size(each.memory),
+            "machine hours": text.number(each.machine_hours),
+        }
+        for each in estimate.predictions[: 1 if same_times(estimate.predictions) else None]
     ]
-
-
-def _money(value: float, currency: str) -> str:
-    return f"{value:,.2f} {currency}" if value < 100 else f"{value:,.0f} {currency}"
+    return [(name, *(column[name] for column in columns)) for name in columns[0]]
 
 
 def quantiles(values: Histogram) -> dict[str, float]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
-
 _MOST_DISTINCT = 100_000  # values that a sample of distinct ones keeps
+_DRAW = " draw "  # the column of random numbers, beside those of the list
 
 
 class DistinctSample:
@@ -24,17 +22,15 @@ class DistinctSample:
         self._most, self._bits = most, 0
 
     def add(self, counts: Mapping[str, int]) -> None:
-        self._counts.update(self._kept(counts))
+        self._counts.update(self._in_part(counts))
         while len(self._counts) > self._most:
             self._bits += 1
-            self._counts = Counter(self._kept(self._counts))
+            self._counts = Counter(self._in_part(self._counts))
 
-    def _kept(self, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """The values in the present part of all hashes, which are the same on each machine."""
-        if not self._bits:
-            return counts
-        limit = 1 << (32 - self._bits)
-        return {value: count for value, count in counts.items() if _hash(value) < limit}
+    def _in_part(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """The values in the present part of all hashes."""
+        mask = (1 << self._bits) - 1
+        return {value: count for value, count in counts.items() if not hash(value) & mask} if mask else counts
 
     @property
     def distinct(self) -> int:
@@ -48,43 +44,33 @@ class DistinctSample:
         return (total - len(self._counts)) / total if total else 0.0
 
 
-def _hash(value: str) -> int:
-    """32 bits: a CRC, whose bits a multiplication mixes, since URLs that differ in a digit have similar CRCs."""
-    crc = zlib.crc32(value.encode("utf-8", "surrogatepass"))
-    return ((crc ^ crc >> 15) * 0x2C1B3C6D & 0xFFFFFFFF) * 0x297A2D39 >> 8 & 0xFFFFFFFF
-
-
 class Reservoir:
     """`size` rows of a stream, each with the same chance, in their order: those with the smallest random numbers."""
 
     def __init__(self, size: int, rng: random.Random) -> None:
         self._size, self._rng = size, rng
-        self._rows: list[tuple[float, int, pa.RecordBatch]] = []  # random number, place in the stream, the row
-        self._seen = 0
+        self._batches: list[pa.RecordBatch] = []  # rows that are drawn so far, twice as many as wanted at most
+        self._count = 0  # of these rows
         self._limit = 1.0  # rows with a larger random number are not drawn
 
     def add(self, batch: pa.RecordBatch) -> None:
-        keys = pc.random(batch.num_rows, initializer=self._rng.getrandbits(63))
-        places = pc.indices_nonzero(pc.less(keys, self._limit))
-        rows = batch.take(places)
-        for number, (place, key) in enumerate(zip(places.to_pylist(), keys.take(places).to_pylist(), strict=True)):
-            self._rows.append((key, self._seen + place, rows.slice(number, 1)))
-        self._seen += batch.num_rows
-        if len(self._rows) > 2 * self._size:
+        draws = pc.random(batch.num_rows, initializer=self._rng.getrandbits(63))
+        drawn = batch.append_column(_DRAW, draws).filter(pc.less(draws, self._limit))
+        if drawn.num_rows:
+            self._batches.append(drawn)
+            self._count += drawn.num_rows
+        if self._count > 2 * self._size:
             self._drop_rest()
 
     def _drop_rest(self) -> None:
-        self._rows = sorted(self._rows, key=lambda row: row[0])[: self._size]
-        self._limit = self._rows[-1][0]
+        rows = pa.Table.from_batches(self._batches)
+        smallest = pc.array_sort_indices(rows[_DRAW].combine_chunks())[: self._size]
+        rows = rows.take(smallest.take(pc.array_sort_indices(smallest))).combine_chunks()
+        self._batches, self._count, self._limit = rows.to_batches(), rows.num_rows, pc.max(rows[_DRAW]).as_py()
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """The rows, without those that could not be read."""
-        if len(self._rows) > self._size:
+        """The rows, with the columns of `schema`."""
+        if self._count > self._size:
             self._drop_rest()
-        batches = [row for _, _, row in sorted(self._rows, key=lambda row: row[1])]
-        good = [
-            row.select(schema.names)
-            for row in batches
-            if BAD_ROWS not in row.schema.names or row.column(BAD_ROWS).null_count
-        ]
-        return pa.Table.from_batches(good, schema).combine_chunks()
+        rows = [batch.select(schema.names) for batch in self._batches]
+        return pa.Table.from_batches(rows, schema).combine_chunks()

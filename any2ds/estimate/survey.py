@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from any2ds.estimate.sketches import DistinctSample, Reservoir
 from any2ds.fetch.profiles import Profiles
 from any2ds.readers.blocks import RandomPart, can_be_read_in_blocks
 from any2ds.readers.dedupe import comparable
-from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 
 log = logging.getLogger(__name__)
@@ -38,8 +36,8 @@ def survey(config: Config, size: int, seed: int = 0, most_bytes: int = _LARGE, p
         counts = _Counts(config, size, random.Random(seed))
         error = ""
         try:
-            for cut in cuts(source.batches(), config.output.number_sample_per_shard):
-                counts.add_shard(cut.batches)
+            for batch in source.batches():
+                counts.add(batch)
                 if is_part and source.has_row_groups and counts.read >= part:
                     break
         except ReadError as broken:
@@ -69,7 +67,7 @@ def _opened(config: Config, seed: int, most_bytes: int) -> tuple[Source, bool]:
 
 
 class _Counts:
-    """Adds up what is read, shard by shard."""
+    """Adds up what is read, batch by batch."""
 
     def __init__(self, config: Config, size: int, rng: random.Random) -> None:
         self._profiles = Profiles(config.fetch)
@@ -79,20 +77,17 @@ class _Counts:
         self._distinct_urls = DistinctSample()
         self.read = self._bad = 0
 
-    def add_shard(self, batches: Sequence[pa.RecordBatch]) -> None:
-        starts: list[pa.StringArray] = []
-        for batch in batches:
-            self.read += batch.num_rows
-            self._reservoir.add(batch)
-            bad = batch.column(BAD_ROWS) if BAD_ROWS in batch.schema.names else None
-            self._bad += len(bad) - bad.null_count if bad is not None else 0
-            urls = _present(batch.column("url"))
-            self._distinct_urls.add(Counter(urls.to_pylist()))
-            columns = (urls if name == "url" else _present(batch.column(name)) for name in self._columns)
-            starts += map(_scheme_and_host, columns)
-        self._count_hosts(pa.chunked_array(starts, pa.string()))
+    def add(self, batch: pa.RecordBatch) -> None:
+        is_good = batch.column(BAD_ROWS).is_null()
+        self.read += batch.num_rows
+        self._bad += batch.num_rows - is_good.true_count
+        self._reservoir.add(batch.filter(is_good))
+        urls = _present(batch.column("url"))
+        self._distinct_urls.add(Counter(urls.to_pylist()))
+        for name in self._columns:
+            self._count_hosts(_scheme_and_host(urls if name == "url" else _present(batch.column(name))))
 
-    def _count_hosts(self, starts: pa.ChunkedArray) -> None:
+    def _count_hosts(self, starts: pa.StringArray) -> None:
         """Count the beginnings of URLs, of which many are the same; data: and file: have no host."""
         for pair in pc.value_counts(starts).to_pylist():
             start = pair["values"]

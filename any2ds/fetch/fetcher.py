@@ -17,6 +17,7 @@ from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import Schedule, limits_of
 from any2ds.fetch.profiles import Profiles
+from any2ds.fetch.robots_files import RobotsFiles
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.urls import normalize
 from any2ds.storage.stores import Stores
@@ -33,7 +34,11 @@ class UrlFetcher:
         self._robots: Robots | None = None
         if options.robots != "ignore" or self._profiles.differ:
             self._robots = Robots(
-                product_of(options.user_agent), options.robots, self._profiles.robots_policy, machines
+                product_of(options.user_agent),
+                options.robots,
+                self._profiles.robots_policy,
+                machines,
+                RobotsFiles(),
             )
         self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
         self._schedule: Schedule | None = None  # of the last `fetch`, as the next

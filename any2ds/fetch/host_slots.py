@@ -8,7 +8,6 @@ The files have no content but for hosts that want time between two requests: whe
 from __future__ import annotations
 
 import errno
-import heapq
 import logging
 import os
 import struct
@@ -18,7 +17,7 @@ import threading
 import time
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.core.errors import error_text
@@ -26,7 +25,7 @@ from any2ds.storage.disk.staging import is_private, named_for_user
 
 log = logging.getLogger(__name__)
 
-MOST_SLOTS = 1 << 15  # of a host; a limit from here on is none
+MOST_SLOTS = 1 << 10  # of a host; a limit from here on holds for each process by itself
 POLL = 0.03  # seconds between two tries at a slot while other processes have all of them
 _TENURE = 1.0  # seconds for which a process uses a slot again and again while others wait for one
 _REST = 2 * POLL  # seconds for which it leaves the slot alone then: a waiting process looks in the meantime
@@ -104,26 +103,6 @@ class _File:
     look_at: float  # time.monotonic() from which it is to be touched, or opened after all
 
 
-@dataclass(slots=True)
-class _FreeSlots:
-    """Slots of a host that this process does not hold: it looks at none of the others when it wants one more."""
-
-    untried: int  # the first slot that it has not tried: it holds none from here on
-    tried: list[int] = field(default_factory=list)  # a heap of slots below that
-
-    def pop(self, end: int) -> int | None:
-        """The lowest slot before `end`."""
-        if self.tried:
-            return heapq.heappop(self.tried) if self.tried[0] < end else None
-        if self.untried >= end:
-            return None
-        self.untried += 1
-        return self.untried - 1
-
-    def push(self, slot: int) -> None:
-        heapq.heappush(self.tried, slot)
-
-
 class HostSlots:
     """Locks of the files of one folder, by default that of this user among the temporary ones. There has to be one
     object for a folder in a process: POSIX gives locks to processes, not to those who asked, and takes all of them back
@@ -139,7 +118,6 @@ class HostSlots:
         """Hold nothing: a forked process inherits no locks of the kernel, and its guard is locked."""
         self._guard = threading.Lock()
         self._held: set[int] = set()
-        self._free: dict[int, _FreeSlots] = {}  # by the first slot of the host, while this process holds one
         self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
         self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between
         self._resting: dict[int, float] = {}  # slot -> until when it is left to others
@@ -208,7 +186,7 @@ class HostSlots:
                     _write(file, _NEXT_START.pack(number, time.monotonic() + delay), place)
                 except OSError:  # a full disk
                     if slot in self._held:
-                        self._unlock_slot(file, slot)
+                        self._release_byte(file, slot)
                     raise
             return slot, wait
         finally:
@@ -218,7 +196,7 @@ class HostSlots:
                 self._warn(error)
 
     def _release_slot(self, file: int, slot: int) -> None:
-        self._unlock_slot(file, slot)
+        self._release_byte(file, slot)
         now = time.monotonic()
         if now - self._used_since.get(slot, now) > _TENURE:
             del self._used_since[slot]
@@ -228,7 +206,7 @@ class HostSlots:
     def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:
         if limit >= MOST_SLOTS:
             return _NO_SLOT, 0.0
-        slot = self._lowest_free_slot(file, first, limit, time.monotonic())
+        slot = self._lowest_free_slot(file, first, limit)
         waiting = first + _WAITING
         if slot is None:
             if waiting not in self._waiting and _lock(file, waiting, shared=True):
@@ -238,39 +216,19 @@ class HostSlots:
             self._stop_waiting(file, waiting)
         return slot, 0.0
 
-    def _lowest_free_slot(self, file: int, first: int, limit: int, now: float) -> int | None:
-        free = self._free.setdefault(first, _FreeSlots(first))
-        passed = []  # slots that rest, or that another process has
-        try:
-            while (slot := free.pop(first + limit)) is not None:
-                passed.append(slot)
-                if self._resting.get(slot, 0.0) > now:
-                    continue
-                if self._acquire_byte(file, slot):
-                    passed.pop()
-                    self._resting.pop(slot, None)
-                    if len(self._used_since) >= _REMEMBERED:
-                        self._used_since.clear()
-                    self._used_since.setdefault(slot, now)
-                    return slot
-                self._used_since.pop(slot, None)
-            return None
-        finally:
-            for slot_passed in passed:
-                free.push(slot_passed)
-            self._forget_unused(first)
-
-    def _forget_unused(self, first: int) -> None:
-        """Forget the free slots of a host of which this process holds none."""
-        free = self._free[first]
-        if len(free.tried) == free.untried - first:
-            del self._free[first]
-
-    def _unlock_slot(self, file: int, slot: int) -> None:
-        first = slot - slot % _BYTES_PER_HOST
-        self._free[first].push(slot)
-        self._forget_unused(first)
-        self._release_byte(file, slot)
+    def _lowest_free_slot(self, file: int, first: int, limit: int) -> int | None:
+        now = time.monotonic()
+        for slot in range(first, first + limit):
+            if slot in self._held or self._resting.get(slot, 0.0) > now:
+                continue
+            if self._acquire_byte(file, slot):
+                self._resting.pop(slot, None)
+                if len(self._used_since) >= _REMEMBERED:
+                    self._used_since.clear()
+                self._used_since.setdefault(slot, now)
+                return slot
+            self._used_since.pop(slot, None)
+        return None
 
     def _stop_waiting(self, file: int, waiting: int) -> None:
         if waiting in self._waiting:

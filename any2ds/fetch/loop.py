@@ -19,9 +19,9 @@ from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import Breaker
 from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt, Host, HostPolicy
+from any2ds.fetch.policy.limiter import MAX_CROWDED, Limiter
 from any2ds.fetch.policy.open_files import OpenFiles
 from any2ds.fetch.policy.schedule import Schedule
-from any2ds.fetch.policy.window import MAX_CROWDED, Window
 from any2ds.fetch.traffic import Cause, Meter
 from any2ds.fetch.urls import normalize
 
@@ -50,7 +50,7 @@ class Loop:
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
         self._most = schedule.slots  # transfers that everything is prepared for
-        self._window = Window(self._most, now) if options.thread_count == "auto" else None
+        self._limiter = Limiter(self._most, now) if options.thread_count == "auto" else None
         self._open_files = OpenFiles()
         self._slots, self._spare = schedule.slots, schedule.spare  # with enough open files
         self._meter = Meter()
@@ -62,12 +62,12 @@ class Loop:
         while not (feeder.exhausted and schedule.idle and breaker.idle):
             if self._open_files.look(clock.now()):
                 self._follow_open_files()
-            if self._window is not None:
-                self._follow(self._window)
+            if self._limiter is not None:
+                self._follow(self._limiter)
             self.activity += schedule.shared_until > clock.now()
             begun, done = self._begin(clock.now())
-            if self._window is not None:
-                self._window.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
+            if self._limiter is not None:
+                self._limiter.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
             busy = done or begun == _STARTS_PER_TURN
             # What is due but may not start would let it turn without end.
             is_held = breaker.holding or self._buffer.full
@@ -88,7 +88,7 @@ class Loop:
             self._transport.phases() if meter.was_full else Phases(),
             in_flight=schedule.in_flight,
             window=schedule.slots,
-            adapts=self._window is not None,
+            adapts=self._limiter is not None,
             queued=schedule.queued + schedule.deferred,
             backlog=meter.at_most_now_and_then(lambda: schedule.backlog(now)),
         )
@@ -108,10 +108,10 @@ class Loop:
             return "hosts"
         return "rows" if self._breaker.idle else "network"
 
-    def _follow(self, window: Window) -> None:
+    def _follow(self, limiter: Limiter) -> None:
         """Let everything that depends on how many may be in flight know it."""
         schedule = self._schedule
-        schedule.slots = int(min(window.size, self._open_files.transfers))
+        schedule.slots = int(min(limiter.size, self._open_files.transfers))
         if (most := max(schedule.slots, schedule.in_flight)) != self._most:
             self._most = most
             self._transport.expect(most)
@@ -127,7 +127,7 @@ class Loop:
 
     def _begin(self, now: float) -> tuple[int, list[Fetched]]:
         """Start what may start: how many attempts, and the rows that cannot even be tried."""
-        schedule, transport, window = self._schedule, self._transport, self._window
+        schedule, transport, limiter = self._schedule, self._transport, self._limiter
         begun, done = 0, []
         most = _STARTS_PER_TURN
         if self._breaker.holding:
@@ -138,9 +138,9 @@ class Loop:
             begun += 1
             url = attempt.url or normalize(attempt.row.url)
             if isinstance(url, str):
-                if window is not None:
-                    attempt.trial = window.trial
-                    attempt.trial.started += 1
+                if limiter is not None:
+                    attempt.step = limiter.step
+                    attempt.step.started += 1
                 transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):
                 done.append(fetched)
@@ -150,7 +150,7 @@ class Loop:
 
     def _move(self, wait: float) -> list[Fetched]:
         """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
-        schedule, breaker, window, meter = self._schedule, self._breaker, self._window, self._meter
+        schedule, breaker, limiter, meter = self._schedule, self._breaker, self._limiter, self._meter
         received = self._buffer.received
         ended = self._transport.poll(wait)
         now = self._clock.now()
@@ -172,8 +172,8 @@ class Loop:
                 continue
             if isinstance(outcome, Payload) or outcome.answered:
                 answered.append(attempt)
-            if window is not None and attempt.trial is not None:
-                window.ended(attempt.trial, outcome)
+            if limiter is not None and attempt.step is not None:
+                limiter.ended(attempt.step, outcome)
             if attempt.probe:
                 self._probes.remove(attempt)
                 continue
@@ -205,8 +205,8 @@ class Loop:
         if attempt.probe:
             self._probes.remove(attempt)
             return
-        if attempt.trial is not None:
-            attempt.trial.started -= 1
+        if attempt.step is not None:
+            attempt.step.started -= 1
         self._schedule.postpone(attempt, now)
 
     def _judge(self, now: float) -> Iterator[Fetched]:
@@ -230,12 +230,12 @@ class Loop:
 
     def _is_crowd(self, attempt: Attempt, failure: Failure) -> bool:
         """Whether an attempt failed because this process had too many in flight."""
-        window, trial = self._window, attempt.trial
-        if window is None or trial is None or attempt.excuses >= MAX_CROWDED:
+        limiter, step = self._limiter, attempt.step
+        if limiter is None or step is None or attempt.excuses >= MAX_CROWDED:
             return False
         if failure.code in TIMEOUTS and (attempt.excuses or not attempt.host.answers):
             return False  # a host that has not answered anybody hangs by itself, and each timeout takes long
-        return window.excuses(trial, failure)
+        return limiter.excuses(step, failure)
 
     def _overdue(self, now: float) -> Iterator[tuple[Attempt, Failure]]:
         overdue = self._schedule.overdue(now, self._transport.received)

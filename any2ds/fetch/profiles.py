@@ -43,7 +43,6 @@ class Profiles:
         self._options = options
         self.default = self._made[()] = self._make(())
         self.differ = bool(self._overrides)  # if not, `default` is all there is
-        self._of_none = HostPolicy(max_retry_after=options.max_retry_after)
         self._at = lru_cache(_REMEMBERED)(self._find)
 
     def of(self, url: str) -> Profile:
@@ -51,13 +50,13 @@ class Profiles:
         return self._found(url)[0]
 
     def host_of(self, url: str | None) -> tuple[str, HostPolicy]:
-        """The name by which a URL of the list shares limits with others, and its policy. What has no host (data:,
-        file:, and what is no URL) has no limits."""
+        """The name by which a URL of the list shares limits with others, and its policy; "" for what has no host
+        (data:, file:, and what is no URL)."""
         normalized = normalize(url)
         if not isinstance(normalized, str):
-            return "", self._of_none
+            return "", self.default.policy
         profile, name = self._found(normalized)
-        return name, profile.policy if name else self._of_none
+        return name, profile.policy
 
     @property
     def tells_hosts_apart(self) -> bool:

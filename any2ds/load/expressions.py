@@ -148,6 +148,8 @@ def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.Da
     field, kind = pc.field(name), columns[name]
     if pa.types.is_dictionary(kind):  # which Arrow neither looks up in lists nor compares with all types
         field, kind = field.cast(kind.value_type), kind.value_type
+    if pa.types.is_float16(kind):  # which Arrow does not compare
+        field, kind = field.cast(pa.float32()), pa.float32()
     return name, field, kind
 
 
@@ -157,7 +159,8 @@ def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns
         if not _is_column(right) or type(op) not in _COMPARISONS:
             raise ValueError(f"{ast.unparse(left)!r} is no column")
         name, field, kind = _column(right, columns)
-        return _COMPARISONS[type(op)](pc.scalar(_literal(ast.literal_eval(left), name, kind)), field)
+        literal = _literal(ast.literal_eval(left), name, kind)
+        return _COMPARISONS[type(op)](pc.scalar(literal), _beside(field, kind, literal.type))
     name, field, kind = _column(left, columns)
     match op:
         case ast.Is() | ast.IsNot():
@@ -170,8 +173,19 @@ def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns
         other_name, other, other_kind = _column(right, columns)
         if _family(kind) != _family(other_kind):
             raise UsageError(f"where: {name!r} is {kind}, {other_name!r} is {other_kind}: they cannot be compared")
-        return _COMPARISONS[type(op)](field, other)
-    return _COMPARISONS[type(op)](field, pc.scalar(_literal(ast.literal_eval(right), name, kind)))
+        return _COMPARISONS[type(op)](_beside(field, kind, other_kind), _beside(other, other_kind, kind))
+    literal = _literal(ast.literal_eval(right), name, kind)
+    return _COMPARISONS[type(op)](_beside(field, kind, literal.type), pc.scalar(literal))
+
+
+def _beside(field: pc.Expression, kind: pa.DataType, other: pa.DataType) -> pc.Expression:
+    """A column as one of another type of number is compared with it, where Arrow would refuse some values."""
+    of = pa.types
+    if of.is_integer(kind) and of.is_floating(other):
+        return field.cast(pa.float64(), safe=False)
+    if of.is_integer(kind) and of.is_integer(other) and of.is_uint64(kind) != of.is_uint64(other):
+        return field.cast(pa.decimal128(20))
+    return field
 
 
 def _among(name: str, kind: pa.DataType, field: pc.Expression, values: ast.expr, is_negated: bool) -> pc.Expression:

@@ -42,6 +42,8 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
             bodies = body_columns(schema) if table == shards.names[number] else []
             schemas.append(pa.schema([field for field in schema if field.name not in bodies]))
             schemas[-1] = schemas[-1].remove_metadata()
+    if shards.added is not None:  # neither of these shards may have them
+        schemas.append(shards.added)
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:

@@ -14,12 +14,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from any2ds.core import plugins
+from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.load import hashes
+from any2ds.load.added import ShardWithColumns, split_fields
 from any2ds.load.ahead import Stored
 from any2ds.load.copies import ShardCopies
 from any2ds.load.decode import decoded
+from any2ds.load.exact import ExactColumns, ExactShard
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.load.shards import ShardSet
@@ -124,6 +126,8 @@ class OpenShards:
         self._finish = finish if finish.is_needed else None
         if self._finish is not None:
             self._fields = replace(fields, columns=finish.columns)
+        self._exact_columns = ExactColumns.of(shards, fields.schema, self._fields.columns)
+        self._exact: dict[int, ExactShard] = {}  # of the shards that are open
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
@@ -142,6 +146,8 @@ class OpenShards:
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
             sample = (opened or self._opened(shard)).get(number)
+            if self._exact_columns is not None:
+                self._restore(shard, [number], [sample])
             return sample if self._finish is None else self._finish(sample, shard)
         except Exception as error:
             raise self.named(shard, error) from error
@@ -150,9 +156,20 @@ class OpenShards:
         """Samples of a shard as they are stored, best in ascending order. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            return (opened or self._opened(shard)).get_many(numbers)
+            samples = (opened or self._opened(shard)).get_many(numbers)
+            if self._exact_columns is not None:
+                self._restore(shard, numbers, samples)
+            return samples
         except Exception as error:
             raise self.named(shard, error) from error
+
+    def _restore(self, shard: int, numbers: Sequence[int], samples: Sequence[dict[str, Any]]) -> None:
+        """Give samples the values that their format cannot hold."""
+        assert self._exact_columns is not None
+        if (exact := self._exact.get(shard)) is None:
+            exact = self._exact[shard] = ExactShard(self._exact_columns, shard)
+        for number, sample in zip(numbers, samples, strict=True):
+            exact.restore(sample, number)
 
     def finished(self, stored: Stored) -> dict[str, Any]:
         """A sample, compared with its hash and decoded, if that is wanted. Raises DamagedShard."""
@@ -205,9 +222,11 @@ class OpenShards:
             names = {self._shards.names[shard]: shard for shard, _ in wanted}
             raise self.named(names[error.file.name], error) from error
         found = []
-        for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
+        for (shard, numbers), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
                 found.append(each.samples(own, buffers))
+                if self._exact_columns is not None:
+                    self._restore(shard, numbers, found[-1])
             except Exception as error:
                 raise self.named(shard, error) from error
         return found
@@ -249,7 +268,8 @@ class OpenShards:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
             self._shards = self._shards.in_this_process()
             self._reader = StoreReader(self._shards.folder)
-            self._open, self._opening, self._pid = {}, {}, os.getpid()  # the last says to other threads that all is new
+            self._open, self._exact, self._opening = {}, {}, {}
+            self._pid = os.getpid()  # the last says to other threads that all is new
         if (opened := self._open.get(shard)) is not None:
             return opened
         with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
@@ -259,7 +279,13 @@ class OpenShards:
         writer = plugins.load("writers", self._shards.output_format)
         if not hasattr(writer, "indexed"):
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        opened: IndexedShard = writer.indexed(self.data(shard), self._fields)
+        shards, fields = self._shards, self._fields
+        if shards.added is None:
+            opened: IndexedShard = writer.indexed(self.data(shard), fields)
+        else:
+            own, added = split_fields(fields, shards.added.names)
+            table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
+            opened = ShardWithColumns(writer.indexed(self.data(shard), own), shards.folder, table, added)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))
@@ -267,6 +293,7 @@ class OpenShards:
             owner, number = _opened_last.popleft()
             if (other := owner()) is not None:
                 other._open.pop(number, None)
+                other._exact.pop(number, None)
         return opened
 
     def data(self, shard: int) -> ShardData:

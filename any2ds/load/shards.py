@@ -14,11 +14,13 @@ from hashlib import sha256
 from itertools import accumulate, compress
 
 import orjson
+import pyarrow as pa
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
 from any2ds.core.stats import Stats
+from any2ds.dataset.added_columns import AddedColumns
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import NamesInOrder, ShardFiles
 from any2ds.dataset.shard_sample import ShardSample
@@ -65,6 +67,7 @@ class ShardSet:
     # those of other tools' tar files are taken as a whole, and 0 is unknown
     further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
     retries: tuple[range, ...] = ()  # numbers of shards whose samples have the keys of earlier shards
+    added: pa.Schema | None = None  # columns that some `tables` have, and data files have not
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -83,12 +86,16 @@ class ShardSet:
         table = table.only(compress(table.ids, table.column("samples")))
         shards = dataset.finished.only(table.ids)
         marks = _check_presence(dataset, table)
+        added = AddedColumns.of(dataset.folder) if dataset.run is not None else None
+        tables = {} if added is None else added.tables(table)
         return cls(
             dataset.folder,
             dataset.output_format or "",
             not dataset.is_img2dataset,
             NamesInOrder(shards, "data"),
-            NamesInOrder(shards, "metadata"),
+            [tables.get(files.shard_id, files.metadata or "") for files in shards]
+            if tables
+            else NamesInOrder(shards, "metadata"),
             array("Q", accumulate(table.column("samples"), initial=0)),
             array("Q", table.column("data_bytes")),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
@@ -101,6 +108,7 @@ class ShardSet:
             file_bytes=array("Q", table.column("bytes")),
             further=_further(dataset),
             retries=_retries(dataset),
+            added=added.schema if added is not None and tables else None,
         )
 
     def __len__(self) -> int:

@@ -6,14 +6,12 @@ ends with the run.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dask.distributed import Client, LocalCluster
 
-from any2ds.config.options import RunOptions
 from any2ds.core.errors import UsageError
 from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._task import Task
@@ -21,32 +19,27 @@ from any2ds.distributors._task import Task
 
 class DaskDistributor(ClusterDistributor):
     @contextmanager
-    def engine(self) -> Iterator[DaskEngine]:
+    def connected(self) -> Iterator[None]:
         address = os.environ.get("DASK_SCHEDULER_ADDRESS")
         try:
             cluster = address or LocalCluster(
-                n_workers=self._options.processes_count, threads_per_worker=1, dashboard_address=None
+                n_workers=self.options.processes_count, threads_per_worker=1, dashboard_address=None
             )
             client = Client(cluster, set_as_default=False)
         except OSError as error:
             raise UsageError(f"no Dask cluster can be reached at {address}: {error}") from error
+        self._futures: list[object] = []
         with client:
+            self._client = client
             try:
-                yield DaskEngine(client, self._options)
+                yield
             finally:
                 if not isinstance(cluster, str):
                     cluster.close()
 
-
-class DaskEngine:
-    def __init__(self, client: Client, options: RunOptions) -> None:
-        self._client, self._wanted = client, options.processes_count
-        self.task_limit = self._wanted or math.inf
-        self._futures: list[object] = []
-
     @property
     def slots(self) -> int:
-        return self._wanted or sum(self._client.nthreads().values()) or 1
+        return self.options.processes_count or sum(self._client.nthreads().values()) or 1
 
     @property
     def machines(self) -> int:

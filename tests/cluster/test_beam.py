@@ -22,7 +22,7 @@ from any2ds import download
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import OptionError, RunError
 from any2ds.distributors._task import Task
-from any2ds.distributors.beam import BeamDistributor, _Beam, _Perform, graph
+from any2ds.distributors.beam import BeamDistributor, _Perform, graph
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of, run_options
 from any2ds.testing.server import serve
 from tests.support.crowd import Crowd
@@ -89,7 +89,7 @@ def test_nothing_but_our_own_words_comes_to_the_terminal(listed: Any, tmp_path: 
 def test_a_folder_that_workers_do_not_see_is_told_in_one_line(tmp_path: Path) -> None:
     unseen = Task(ScriptedWorker(output=str(tmp_path)), running(), "elsewhere", 1.0)
     with pytest.raises(RunError, match="is not the folder of the run") as caught:
-        _Beam(running()).run([unseen])
+        BeamDistributor(running()).run([unseen])
     assert "\n" not in str(caught.value)
 
 
@@ -97,25 +97,27 @@ def test_a_folder_that_workers_do_not_see_is_told_in_one_line(tmp_path: Path) ->
 
 
 def test_the_runner_of_this_machine_has_threads_as_each_task_has_a_process_anyway() -> None:
-    direct = _Beam(running("--direct_running_mode=multi_processing", processes_count=3))
-    options = direct.options.view_as(DirectOptions)
+    direct = BeamDistributor(running("--direct_running_mode=multi_processing", processes_count=3))
+    options = direct.beam_options.view_as(DirectOptions)
     assert (options.direct_running_mode, options.direct_num_workers, direct.slots) == ("multi_threading", 3, 3)
 
 
 def test_dataflow_gets_its_options() -> None:
-    made = _Beam(running(*DATAFLOW))
-    google = made.options.view_as(GoogleCloudOptions)
+    made = BeamDistributor(running(*DATAFLOW))
+    google = made.beam_options.view_as(GoogleCloudOptions)
     assert (google.project, google.region, google.temp_location) == ("a-project", "europe-west1", "gs://bucket/tmp")
-    assert made.options.view_as(SetupOptions).requirements_file == "requirements.txt"
-    assert made.options.view_as(DebugOptions).number_of_worker_harness_threads == 1
-    threads = _Beam(running(*DATAFLOW, "--number_of_worker_harness_threads=4")).options.view_as(DebugOptions)
+    assert made.beam_options.view_as(SetupOptions).requirements_file == "requirements.txt"
+    assert made.beam_options.view_as(DebugOptions).number_of_worker_harness_threads == 1
+    threads = BeamDistributor(running(*DATAFLOW, "--number_of_worker_harness_threads=4")).beam_options.view_as(
+        DebugOptions
+    )
     assert threads.number_of_worker_harness_threads == 4
 
 
 def test_flink_gets_its_options_and_those_that_only_its_job_server_knows() -> None:
-    made = _Beam(running(*FLINK, processes_count=None))
-    assert made.options.view_as(PortableOptions).environment_type == "EXTERNAL"
-    every = made.options.get_all_options(retain_unknown_options=True)
+    made = BeamDistributor(running(*FLINK, processes_count=None))
+    assert made.beam_options.view_as(PortableOptions).environment_type == "EXTERNAL"
+    every = made.beam_options.get_all_options(retain_unknown_options=True)
     assert (every["flink_master"], every["parallelism"], every["of_the_server"]) == ("127.0.0.1:8081", 7, "8")
     assert (made.slots, made.machines) == (64, 64)
 
@@ -128,7 +130,7 @@ def tasks_in(folder: Path, count: int) -> list[Task]:
 @pytest.mark.parametrize("flags", [DATAFLOW, FLINK], ids=["dataflow", "flink"])
 def test_the_graph_is_small_however_large_tasks_are(flags: Sequence[str], tmp_path: Path) -> None:
     tasks = tasks_in(tmp_path, 1) * 1000
-    made = graph(_Beam(running(*flags)).options, tasks).to_runner_api()
+    made = graph(BeamDistributor(running(*flags)).beam_options, tasks).to_runner_api()
     assert made.ByteSize() < 200_000
     assert {"Tasks", "One by one", "Perform"} <= {part.unique_name for part in made.components.transforms.values()}
 

@@ -2,13 +2,14 @@
 
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from any2ds.core.bodies.buffer import Body, Buffer, ThreadBody
+from any2ds.core.bodies.buffer import Body, Buffer
 
 
 def body_of(buffer: Buffer, data: bytes, chunk: int = 1000) -> Body:
@@ -88,17 +89,22 @@ def test_a_released_body_cannot_be_read() -> None:
         body.read()
 
 
-def test_long_bodies_of_other_threads_do_not_keep_a_file_each(tmp_path: Path) -> None:
+def test_bodies_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     buffer = Buffer(1000, 4, str(tmp_path))
-    before = len(os.listdir("/dev/fd"))
-    bodies = []
-    for number in range(100):
-        arriving = ThreadBody(buffer)
-        arriving.write(b"%d" % number * 1000)
-        bodies.append(buffer.adopt(arriving))
-    assert len(os.listdir("/dev/fd")) - before < 20
-    assert [body.read() for body in bodies] == [b"%d" % number * 1000 for number in range(100)]
-    for body in bodies:
+    bodies: dict[int, Body] = {}
+
+    def arrive(number: int) -> None:
+        for nth in range(100):
+            bodies[number * 100 + nth] = body_of(buffer, b"%d" % (number * 100 + nth) * 1000, 500)
+
+    threads = [threading.Thread(target=arrive, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(bodies) == 800
+    assert all(body.read() == b"%d" % number * 1000 for number, body in bodies.items())
+    for body in bodies.values():
         body.release()
+    assert buffer.used == 0
     buffer.close()
-    assert len(os.listdir("/dev/fd")) == before

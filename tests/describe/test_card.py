@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-import any2ds
 from any2ds import UsageError, card, download, inspect, report, retry, verify
 from any2ds.core.layout import Layout
 from any2ds.dataset.shards import ShardEntry
@@ -123,20 +120,6 @@ def test_text_and_code_cannot_be_left() -> None:
         assert not any(tag in page for tag in ("<img", "<em", "<strong", "<a ", "<!--", "\x1b"))
 
 
-def test_a_readme_of_somebody_else_stays(make: Callable[..., Any], tmp_path: Path) -> None:
-    make(tmp_path)
-    own = tmp_path / "README.md"
-    own.write_text("# My notes\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="not written by any2ds"):
-        card(tmp_path)
-    assert own.read_text(encoding="utf-8") == "# My notes\n"
-    card(tmp_path, output=tmp_path / "other.md")
-    assert "any2ds card" in (tmp_path / "other.md").read_text(encoding="utf-8")
-    assert own.read_text(encoding="utf-8") == "# My notes\n"
-    card(tmp_path, force=True)
-    assert "My notes" not in own.read_text(encoding="utf-8")
-
-
 def test_what_people_add_stays(make: Callable[..., Any], tmp_path: Path) -> None:
     make(tmp_path)
     own = tmp_path / "README.md"
@@ -198,30 +181,6 @@ def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> N
     store.pipe_file("cards/birds/README.md", b"mine")
     with pytest.raises(UsageError, match="not written by any2ds"):
         card("s3://cards/birds")
-
-
-def test_the_command(make: Callable[..., Any], tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    base = [sys.executable, "-m", "any2ds", "card"]
-    done = subprocess.run([*base, tmp_path / "out"], capture_output=True, encoding="utf-8", check=True)
-    assert done.stdout == f"written to {tmp_path / 'out' / 'README.md'}\n"
-    shown = subprocess.run([*base, tmp_path / "out", "--output=-"], capture_output=True, encoding="utf-8", check=True)
-    assert shown.stdout.rstrip() == (tmp_path / "out" / "README.md").read_text(encoding="utf-8").rstrip()
-    gone = subprocess.run([*base, tmp_path / "none"], capture_output=True, encoding="utf-8", check=False)
-    assert (gone.returncode, "no such folder" in gone.stderr) == (2, True)
-    assert any2ds.card is card
-
-
-def test_neither_secrets_nor_folders_of_this_machine(server: Server, tmp_path: Path) -> None:
-    listed = tmp_path / "private" / "urls.txt"
-    listed.parent.mkdir()
-    listed.write_text(server.url("1.bin").replace("://", "://me:secret@") + "\n", encoding="utf-8")
-    out = tmp_path / "out"
-    download(url_list=listed, output_folder=out, output_format="webdataset", distributor="inline", quiet=True)
-    text = card(out).text
-    assert "--url_list=urls.txt" in text
-    assert "secret" not in text
-    assert str(tmp_path) not in text
 
 
 def test_a_dataset_without_a_finished_shard(make: Callable[..., Any], tmp_path: Path) -> None:

@@ -162,11 +162,6 @@ def test_a_folder_that_is_not_there_is_one_error_without_those_behind_it(tmp_pat
         assert raised.value.__cause__ is None
 
 
-def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no dataset"):
-        inspect(tmp_path)
-
-
 def test_it_fits_a_terminal_of_80_columns(out: Path) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "any2ds", "inspect", str(out)]

@@ -5,16 +5,13 @@ import html
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import duckdb
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pypdfium2
@@ -26,9 +23,8 @@ from any2ds.cli import run as run_command
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
 from any2ds.describe.rendering import plain
-from any2ds.describe.report import charts
 from any2ds.describe.shown import shown_url
-from any2ds.describe.timeline import Work, timeline
+from any2ds.describe.timeline import Spell, Work, timeline
 from any2ds.testing.server import Server, serve
 from tests.support.assortment import EVIL, assortment, write
 from tests.support.browser import Browser, browser
@@ -157,14 +153,14 @@ def test_the_figures_on_the_page_are_those_of_the_metadata(chromium: Browser, da
     hosts: Counter[str] = Counter()
     for row in table:
         if row["status"] != "success":
-            hosts[row["url"].partition("//")[2].partition("/")[0].partition(":")[0] or "(no host)"] += 1
+            hosts[row["url"].partition("//")[2].partition("/")[0] or "(no host)"] += 1
     on_page = chromium.value(
         "Object.fromEntries([...document.querySelectorAll('[data-host]')].map("
         "one => [one.dataset.host, +one.dataset.failed]))"
     )
     assert on_page == hosts
     assert figures["host_count"] == 4
-    in_time = sum(spell["rows"] for spell in figures["timeline"]["spells"])
+    in_time = sum(sum(spell["outcomes"].values()) for spell in figures["timeline"]["spells"])
     assert in_time == pytest.approx(60)
 
 
@@ -182,20 +178,6 @@ def test_it_says_what_the_dataset_is_and_which_command_makes_it(chromium: Browse
     )
     assert "--timeout" not in command  # it has its default value
     assert options["output_folder"].endswith("/out")
-
-
-def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromium: Browser, dataset: Path) -> None:
-    for width in (1200, 390, 320):
-        chromium.show(dataset / "report.html", width)
-        lines = "[...document.querySelectorAll('.option')].filter(each => each.getClientRects().length > 1).length"
-        assert chromium.value("document.querySelectorAll('.option').length") > 0
-        assert chromium.value(lines) == 0
-    page = html.unescape((dataset / "report.html").read_text(encoding="utf-8").partition("<script")[0])
-    kept_whole = r'<(code|span) class="option">.*?</\1>'
-    others = re.sub(rf"<style.*?</style>|<pre[ >].*?</pre>|<!--.*?-->|{kept_whole}", "", page, flags=re.DOTALL)
-    assert not re.findall(r"--[a-z]\w*", others)
-    visible = re.sub(r"<style.*?</style>|<pre[ >].*?</pre>|<svg.*?</svg>|<[^>]*>", "", page, flags=re.DOTALL)
-    assert not re.findall(r"\d (?:[kM]?B|bytes|ms|%)(?!\w)", visible)
 
 
 def test_the_command_is_as_short_as_the_one_that_was_given(server: Server, tmp_path: Path) -> None:
@@ -222,9 +204,9 @@ def test_a_retry_is_offered_until_one_gains_nothing(tmp_path: Path, with_report:
     with serve(tmp_path / "web", {"late.txt": ["503", "ok"], "never.txt": ["503"]}) as server:
         urls = [server.url(name) for name in ("early.txt", "late.txt", "never.txt")]
         download(urls, out, distributor="inline", quiet=True)
-        assert offered() == ["2\u00a0rows"]
+        assert offered() == ["2 rows"]
         assert retry(out, distributor="inline", quiet=True).successes == 1
-        assert offered() == ["1\u00a0row"]
+        assert offered() == ["1 row"]
         assert retry(out, distributor="inline", quiet=True).successes == 0
         assert offered() == []
 
@@ -238,27 +220,6 @@ def test_how_to_load_it_stands_above_the_samples_and_the_contents_lead_to_all_se
     places = chromium.value("[...document.querySelectorAll('nav a')].map(one => one.getAttribute('href'))")
     assert len(places) >= 6
     assert all(chromium.value(f"!!document.querySelector('section {place}')") for place in places)
-
-
-@pytest.mark.parametrize("width", [1200, 800, 390, 320])
-def test_charts_fill_their_rows_and_no_label_is_cut_or_covers_another(
-    chromium: Browser, dataset: Path, width: int
-) -> None:
-    chromium.show(dataset / "report.html", width)
-    drawn = "[...document.querySelectorAll('.chart svg[role=img]')].filter(one => one.clientWidth)"
-    outside = f"""{drawn}.flatMap(one => [...one.querySelectorAll('text')].filter(text => {{
-        const box = text.getBoundingClientRect(), whole = one.getBoundingClientRect();
-        return box.left < whole.left - 1 || box.right > whole.right + 1 || box.bottom > whole.bottom + 1;
-    }})).map(text => text.textContent)"""
-    assert chromium.value(outside) == []
-    covered = f"""{drawn}.flatMap(one => {{
-        const boxes = [...one.querySelectorAll('text.x')].map(text => text.getBoundingClientRect());
-        return boxes.slice(1).filter((box, n) => box.left < boxes[n].right);
-    }}).length"""
-    assert chromium.value(covered) == 0
-    ends = """[...document.querySelectorAll('.charts')].map(one =>
-        [one.getBoundingClientRect().right, one.lastElementChild.getBoundingClientRect().right])"""
-    assert all(abs(row - last) < 1 for row, last in chromium.value(ends))
 
 
 @pytest.mark.parametrize("width", [1200, 390, 320])
@@ -282,31 +243,30 @@ def test_no_word_of_ours_breaks(chromium: Browser, dataset: Path, width: int) ->
     assert chromium.value(broken) == []
 
 
+def work(start: float, end: float, outcomes: dict[str, int], size: int = 0) -> Work:
+    return Work(start, end, end, outcomes, size)
+
+
+def rows_in(spells: Iterable[Spell]) -> float:
+    return sum(sum(spell.outcomes.values()) for spell in spells)
+
+
 def test_ticks_of_time_are_round_numbers() -> None:
     for seconds in (0.3, 1, 7, 60, 100, 3000, 50_000, 10**6, 10**7):
-        works = [Work(1e9 + n * seconds / 50, 1e9 + (n + 1) * seconds / 50, {"success": 1}) for n in range(50)]
+        works = [work(1e9 + n * seconds / 50, 1e9 + (n + 1) * seconds / 50, {"success": 1}) for n in range(50)]
         found = timeline(works)
         unit = next((unit for unit in (86400, 3600, 60) if found.seconds > 2 * unit), 1)
         starts = [spell.start / unit for spell in found.spells]
         assert 1 < len(starts) <= 50
         assert all(abs(start * 10 - round(start * 10)) < 1e-6 for start in starts), starts
-        assert sum(spell.rows for spell in found.spells) == pytest.approx(50)
+        assert rows_in(found.spells) == pytest.approx(50)
         assert sum(spell.seconds for spell in found.spells) == pytest.approx(found.seconds, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("top", "of_counts", "of_rates"),
-    [(1, [0, 1], [0, 0.2, 0.4, 0.6, 0.8, 1]), (11, [0, 5, 10, 15], [0, 5, 10, 15]), (0, [0, 1], [0, 1])],
-)
-def test_no_tick_is_a_part_of_a_file(top: float, of_counts: list[float], of_rates: list[float]) -> None:
-    assert charts._round_steps(top, True) == of_counts
-    assert charts._round_steps(top, False) == of_rates
 
 
 def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
     chromium.show(dataset / "report.html")
     assert chromium.value("document.querySelectorAll('script').length") == 1  # the figures
-    links = chromium.value("[...document.querySelectorAll('section a')].map(one => [one.protocol, one.rel])")
+    links = chromium.value("[...document.querySelectorAll('section a[target]')].map(one => [one.protocol, one.rel])")
     assert {tuple(one) for one in links} == {("http:", "noopener noreferrer")}
     content = (dataset / "report.html").read_bytes()
     assert b"\0" not in content
@@ -326,10 +286,10 @@ def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
 def test_charts_can_be_read_without_seeing_them(chromium: Browser, dataset: Path) -> None:
     chromium.show(dataset / "report.html")
     labels = chromium.value("[...document.querySelectorAll('.chart svg[role=img]')].map(one => one.ariaLabel)")
-    assert any("failed are not counted" in label for label in labels if label.startswith("Time per successful"))
+    assert any("are not counted" in label for label in labels if label.startswith("Time per successful"))
     assert any(label.startswith("Size of files: From 10 bytes to") for label in labels)
     assert chromium.value("[...document.querySelectorAll('.chart .bar')].every(one => one.querySelector('title'))")
-    assert chromium.value("[...document.querySelectorAll('.chart .title')].length") >= 20
+    assert chromium.value("[...document.querySelectorAll('.chart .title')].length") >= 5
     assert chromium.value("[...document.images].every(one => one.alt)")
 
 
@@ -353,7 +313,6 @@ def test_a_run_leaves_its_report(server: Server, tmp_path: Path, with_report: No
     retry(out, codes="all", distributor="inline", quiet=True)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Moss grows slowly" in page
-    assert "thread_count" in page
     assert 'data-outcome="http_404" data-rows="1"' in page
     (out / "report.html").unlink()
     download(rows, **options)  # there is nothing to do but this
@@ -388,34 +347,6 @@ def test_other_commands_know_the_page(dataset: Path) -> None:
     assert (dataset / "report.html").exists()
     assert verify(dataset, quiet=True).ok
     assert inspect(dataset).rows == 60
-
-
-def test_on_a_store(server: Server) -> None:
-    folder = "memory://report/out"
-    rows = [{"url": server.url(name)} for name in ("note.txt", "photo0.jpg", "gone.txt")]
-    download(rows, output_folder=folder, output_format="webdataset", distributor="inline", quiet=True)
-    figures = report(folder)
-    assert (figures.rows, figures.successes, figures.failed, figures.is_whole) == (3, 2, 1, True)
-    page = fsspec.filesystem("memory").cat("/report/out/report.html").decode()
-    assert "data:image/jpeg;base64," in page
-
-
-def test_the_command(dataset: Path, tmp_path: Path) -> None:
-    def any2ds(*arguments: str) -> Any:
-        command = [sys.executable, "-m", "any2ds", "report", *arguments]
-        return subprocess.run(command, capture_output=True, check=False, encoding="utf-8")
-
-    found = json.loads(any2ds(str(dataset), "--format=json").stdout)
-    assert (found["rows"], found["coverage"]["shards_of_stats"]) == (60, 5)
-    broken = any2ds(str(tmp_path / "nothing"))
-    assert (broken.returncode, "no such folder" in broken.stderr) == (2, True)
-    page = tmp_path / "page.html"
-    written = any2ds(str(dataset), f"--output={page}", "--samples=0")
-    assert (written.stdout, "<article" in page.read_text(encoding="utf-8")) == (f"written to {page}\n", False)
-    assert any2ds(str(dataset), "--samples=0").stdout == f"written to {dataset}/report.html\n"
-    figures = tmp_path / "figures.json"
-    assert any2ds(str(dataset), "--format=json", f"--output={figures}").stdout == f"written to {figures}\n"
-    assert json.loads(figures.read_text(encoding="utf-8"))["rows"] == 60
 
 
 @pytest.mark.parametrize(
@@ -461,13 +392,6 @@ def test_what_is_opened_is_what_was_written(
     assert (page == capsys.readouterr().out) == (place == "-")
 
 
-def test_a_report_for_pull_requests(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = report(dataset, format="md")
-    written = capsys.readouterr().out.replace("\\", "")
-    assert f"| success | {figures.successes} |" in written
-    assert "| text/html | " in written
-
-
 def test_text_in_markdown_is_text() -> None:
     assert plain("a|b\n<img> *x* [y](z) @somebody") == r"a\|b &lt;img&gt; \*x\* \[y\]\(z\) \@somebody"
     assert shown_url("http://user:password@host/\x00\u202ea") == "http://host/a"
@@ -509,8 +433,8 @@ def test_a_dataset_of_a_moment_has_no_charts_over_time(chromium: Browser, tmp_pa
     chromium.show(out / "report.html", width=390)
     titles = chromium.value("[...document.querySelectorAll('.chart h3')].map(title => title.textContent)")
     assert titles == []
-    tiles = chromium.value("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
-    assert any("0\u00a0stored/s" in tile for tile in tiles)
+    tiles = chromium.value("[...document.querySelectorAll('.tiles div')].map(tile => tile.innerText)")
+    assert any("0 stored/s" in tile for tile in tiles)
     of_rows = "getComputedStyle(document.querySelector('[data-host] .n + .n'), '::before').content"
     assert chromium.value(of_rows) == '"of "'
 
@@ -565,22 +489,22 @@ def test_the_time_between_a_run_and_its_retry_is_no_time_at_work(server: Server,
     assert found.ended is not None
     assert found.ended - found.started > week
     assert found.timeline.seconds < 600
-    assert sum(spell.rows for spell in found.timeline.spells) == pytest.approx(4)  # of which one was tried twice
+    assert rows_in(found.timeline.spells) == pytest.approx(4)  # of which one was tried twice
 
 
 def test_pauses_between_runs_are_left_out() -> None:
     works = [
-        Work(1000.0, 1010.0, {"success": 10}, 100),
-        Work(1005.0, 1020.0, {"dns": 5}),
-        Work(9000.0, 9020.0, {"success": 20}),
+        work(1000.0, 1010.0, {"success": 10}, 100),
+        work(1005.0, 1020.0, {"dns": 5}),
+        work(9000.0, 9020.0, {"success": 20}),
     ]
     found = timeline(works)
     assert (found.seconds, found.pauses) == (40.0, 1)
-    assert sum(spell.rows for spell in found.spells) == pytest.approx(35)
-    assert sum(spell.successes for spell in found.spells[len(found.spells) // 2 :]) == pytest.approx(20)
+    assert rows_in(found.spells) == pytest.approx(35)
+    assert rows_in(found.spells[len(found.spells) // 2 :]) == pytest.approx(20)
     assert sum(spell.bytes for spell in found.spells) == pytest.approx(100)
-    assert timeline([Work(0.0, 0.0, {"success": 1})]).spells == ()
-    assert timeline([Work(5.0, 5.0, {"success": 1})]).spells[0].rows == 1
+    assert timeline([work(0.0, 0.0, {"success": 1})]).spells == ()
+    assert rows_in(timeline([work(5.0, 5.0, {"success": 1})]).spells) == 1
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import wave
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,11 @@ def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, outpu
     assert found["photo0.jpg"].view.facts == "640 x 480"
     assert found["film.mp4"].view.facts == "160 x 120, 2.0 s"
     assert found["tone.wav"].view.facts == "1.5 s, 44,100 Hz, 1 ch"
-    wave = found["tone.wav"].view.picture
-    assert wave is not None
-    assert Image.open(io.BytesIO(wave.data)).size == (wave.width, wave.height)
+    picture = found["tone.wav"].view.picture
+    assert picture is not None
+    assert picture.mime_type == "image/svg+xml"
+    with wave.open(io.BytesIO(found["tone.wav"].view.sound)) as heard:
+        assert heard.getnframes() / heard.getframerate() == pytest.approx(1.5, abs=0.01)
     assert found["page.html"].view.text == "Moss grows & rests"
     assert found["note.txt"].view.text == "Moss grows slowly,\nand rests in winter. [31m<b>bold</b>"
     drawing = found["icon.svg"].view.picture

@@ -1,12 +1,11 @@
 """What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
 
-import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,9 @@ class Threads(ClusterDistributor):
 
     slots, machines = 2, 1
 
-    def __init__(
-        self, options: RunOptions, call: Callable[[Task], None] = Task.__call__, task_limit: float = math.inf
-    ) -> None:
+    def __init__(self, options: RunOptions, call: Callable[[Task], None] = Task.__call__) -> None:
         super().__init__(options)
-        self._call, self.task_limit = call, task_limit
-
-    @contextmanager
-    def engine(self) -> Iterator["Threads"]:
-        yield self
+        self._call = call
 
     def run(self, tasks: Sequence[Task]) -> None:
         with ThreadPoolExecutor(len(tasks)) as pool:
@@ -110,9 +103,14 @@ def test_a_shard_that_fails_its_batch_harms_no_other_one(tmp_path: Path) -> None
     cluster.slots = 40
     made = run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(40))
     assert made == ([shard for shard in range(40) if shard != 20], [20])
-    assert cluster.sizes == [40, 1, 1]
-    # Of the shards that failed together only these had begun.
-    assert {shard for shard, attempt in cluster.attempts.items() if attempt} == {0, 20}
+    assert cluster.sizes == [40, 1, 1, 1]
+    assert {shard for shard, attempt in cluster.attempts.items() if attempt} == {20}  # the others are not to blame
+
+
+def test_without_retries_the_neighbours_of_a_shard_that_fails_its_batch_are_made(tmp_path: Path) -> None:
+    cluster = FailsBatches(running(subjob_size=8, max_shard_retry=0), fatal=3)
+    cluster.slots = 4
+    assert run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(8)) == ([0, 1, 2, 4, 5, 6, 7], [3])
 
 
 def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
         at_work.discard(task.number)
 
     worker = ScriptedWorker(output=str(tmp_path))
-    made = run(Threads(running(subjob_size=4), call, task_limit=2), worker, jobs_of(12))
+    made = run(Threads(running(subjob_size=4, processes_count=2), call), worker, jobs_of(12))
     assert (made, most) == ((list(range(12)), []), 2)
 
 

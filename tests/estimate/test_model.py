@@ -12,10 +12,8 @@ from any2ds.core.histogram import Histogram
 from any2ds.core.reports import ProcessCost, RobotsCost
 from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
-from any2ds.estimate.model import Model, tail, weights_of, wilson
-from any2ds.estimate.prices import Prices
+from any2ds.estimate.model import Model, last_end, weights_of, wilson
 
-PRICES = Prices.read(None)
 FAST_LINE = 10**10
 
 
@@ -56,11 +54,11 @@ def model(
 
 def seconds(of: Model, machines: int = 1, bandwidth: int = FAST_LINE) -> float:
     """Without the start."""
-    return of.predict(machines, bandwidth, PRICES).seconds.value - of.sample.start_up
+    return of.predict(machines, bandwidth).seconds.value - of.sample.start_up
 
 
 def advice(of: Model, machines: Sequence[int] = (1,)) -> dict[str, str]:
-    found = advise(of, [of.predict(count, FAST_LINE, PRICES) for count in machines])
+    found = advise(of, [of.predict(count, FAST_LINE) for count in machines])
     return {each.option: f"{each.value}: {each.reason}" for each in found}
 
 
@@ -81,14 +79,14 @@ MANY = {f"o{number}": 100 for number in range(100)}  # hosts
 def test_the_time_is_that_of_the_narrowest_place(options: dict[str, Any], expected: float, limit: str) -> None:
     found = model(MANY, **options)
     assert seconds(found) == pytest.approx(expected, rel=0.1)
-    assert found.predict(1, FAST_LINE, PRICES).limit == limit
+    assert found.predict(1, FAST_LINE).limit == limit
 
 
 def test_a_line_is_the_limit_and_machines_have_one_each() -> None:
     found = model(MANY, number_sample_per_shard=100, thread_count=1000)
     assert seconds(found, bandwidth=16_000_000) == pytest.approx(10_000 * 20_000 * 8 / 16e6, rel=0.1)
     assert seconds(found, 4, bandwidth=16_000_000) == pytest.approx(25, rel=0.1)
-    assert found.predict(1, 16_000_000, PRICES).limit == "bandwidth"
+    assert found.predict(1, 16_000_000).limit == "bandwidth"
 
 
 def test_silent_rows_take_their_timeout_and_hosts_that_are_down_a_few() -> None:
@@ -106,10 +104,23 @@ def test_attempts_that_were_repeated_take_time() -> None:
     assert seconds(model(MANY, twice, thread_count=50)) == pytest.approx(160, rel=0.1)
 
 
-def test_the_last_transfers_end_after_the_others() -> None:
-    assert tail([(1000, 1.0)], 10_000) == pytest.approx(0.5, rel=0.01)
-    assert tail([(100, 1.0), (1, 50.0)], 10) > 5
-    assert tail([], 10) == 0
+def test_the_last_row_ends_after_it_has_begun() -> None:
+    assert last_end(10.0, [(1000, 1.0)]) == pytest.approx(11, rel=0.01)
+    assert last_end(10.0, [(1000, 1.0), (1, 50.0)]) == pytest.approx(55)  # it begins anywhere
+    assert last_end(10.0, [(1000, 1.0), (0.1, 50.0)]) == pytest.approx(11, rel=0.01)
+    assert last_end(10.0, []) == 10
+
+
+def test_a_row_that_hangs_holds_up_the_end_as_often_as_it_is_tried() -> None:
+    hanging = [*SEEN[:297], *(sampled(f"o{number}", "timeout_total") for number in range(3))]
+    once = seconds(model(MANY, hanging, thread_count=400, timeout=5))
+    assert once == pytest.approx((10_000 * 0.4 + 100 * 5) / 400 + 5, rel=0.1)
+    assert seconds(model(MANY, hanging, thread_count=400, timeout=5, retries=2)) == pytest.approx(once + 14, rel=0.1)
+
+
+def test_a_sample_without_timeouts_does_not_promise_a_run_without() -> None:
+    run = model(MANY, thread_count=400, timeout=5).predict(1, FAST_LINE).seconds
+    assert run.high > run.value + 5
 
 
 def test_rows_that_steps_refuse_are_not_stored() -> None:
@@ -142,7 +153,8 @@ def test_duplicates_are_fetched_once_with_dedupe() -> None:
 
 
 def test_a_host_with_a_hundredth_of_a_large_list_is_named() -> None:
-    found = model({"big.example": 4_000_000, **{f"o{number}": 396_000 for number in range(1000)}})
+    hosts = {"big.example": 4_000_000, **{f"o{number}": 396_000 for number in range(1000)}}
+    found = model(hosts, max_per_host=1_000_000)
     reason = advice(found, (1, 64))["max_per_host"]
     assert reason.startswith("32: big.example holds 1.0% of the rows; at 32 transfers at once it needs 13:5")
     assert "64 machines as predicted ask the largest host" in reason

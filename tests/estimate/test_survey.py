@@ -56,7 +56,7 @@ def test_row_groups_are_drawn_at_random(tmp_path: Path) -> None:
     pq.write_table(pa.table({"url": urls}), tmp_path / "urls.parquet", row_group_size=500)
     found = surveyed(tmp_path / "urls.parquet")
     assert (found.rows, found.is_exact, found.is_part) == (100_000, True, True)
-    assert 20_000 <= found.read <= 40_000
+    assert 20_000 <= found.read <= 70_000
     assert sum(found.hosts.values()) == pytest.approx(100_000, rel=0.001)
     assert all(15_000 < rows < 35_000 for rows in found.hosts.values())
     assert found.sample.num_rows == 400

@@ -195,7 +195,6 @@ def _write_lists(folder: Path, server: Server) -> None:
     pq.write_table(pa.table({"url": urls[:3], "status": ["success"] * 3}), folder / "begun" / "00000.parquet")
     for name in ("00000.tar", "00000_stats.json"):
         (folder / "begun" / name).touch()
-    (folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 0.35}')
     lines = "".join(f"{url}\n" for url in urls[:3])
     (folder / "urls.txt").write_text(lines)
     (folder / "urls.txt.gz").write_bytes(gzip.compress(lines.encode()))

@@ -16,7 +16,9 @@ from tests.support.fetching import rows_of
 
 def fetch(server: Server, count: int, most: int | None = None, path: str = "a.jpg") -> int:
     """How many of `count` rows succeed; each comes back once."""
-    options = Config.from_options({"url_list": "-", "thread_count": "auto", "timeout": 30}).fetch
+    options = Config.from_options(
+        {"url_list": "-", "thread_count": "auto", "timeout": 30, "max_per_host": 1_000_000}
+    ).fetch
     good, seen = 0, set()
     buffer = Buffer(options.max_buffered_bytes, most or options.most_transfers)
     with contextlib.closing(UrlFetcher(options, buffer)) as fetcher:

@@ -156,7 +156,8 @@ def test_rows_that_fail_by_themselves_are_seldom_tried_again(play: Play, failure
         return (NEVER if failure is TIMEOUT else 0.1, failure) if is_dead else (0.1, None)
 
     codes, network = play(server, files(5000, 500))
-    assert codes == {"": 4000, failure.code: 1000}
+    assert codes[""] == 4000
+    assert set(codes) <= {"", failure.code, "host_down"}
     assert sum(network.sent.values()) < 1.25 * 5000
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.play import Play, Row, body_of
+from tests.support.play import WEB, Play, Row, body_of
 
 FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
 ROWS = {
@@ -115,6 +115,25 @@ def test_the_page_has_figures_and_samples_and_no_markup_of_strangers() -> None:
     assert page.count("data:image/") >= 3
     assert all(code in page for code in OUTCOMES)
     assert "any2ds.load(" in page
+
+
+def test_the_report_counts_labels_and_files_that_are_the_same_bytes() -> None:
+    text = (
+        "url,label\n"
+        + "".join(f"{WEB}a.jpg?{n},{'odd' if n % 2 else 'even'}\n" for n in range(6))
+        + f"{WEB}b.png,odd\n"
+    )
+    play = Play(ROWS, lists={"urls.csv": text}, save_additional_columns="label", output_format="webdataset")
+    assert play.run().codes == {"success": 7}
+    figures = json.loads(play.run("report", format="json").stdout)
+    assert figures["labels"] == {"label": {"odd": 4, "even": 3}}
+    assert (figures["repeated"], [group["files"] for group in figures["same_bytes"]]) == (5, [6])
+    assert figures["hosts"][0]["name"] == play.web.base_url.partition("//")[2].rstrip("/")
+    page = play.run("report").files["report.html"].decode()
+    assert 'data-label="odd" data-samples="4"' in page
+    assert 'data-same="6"' in page
+    assert "label" in play.run("inspect").stdout
+    assert "| `odd` | 4 |" in play.run("card", output="-").stdout
 
 
 @pytest.mark.parametrize("samples", [0, 1])

@@ -232,7 +232,6 @@ def test_a_list_of_which_nothing_can_be_fetched_has_no_time() -> None:
         ({"machines": "0"}, "machines"),
         ({"machines": "x"}, "machines"),
         ({"bandwidth": "fast"}, "bandwidth"),
-        ({"price": "none.json"}, "none.json"),
         ({"from_dataset": "nothing"}, "nothing"),
         ({"format": "pdf"}, "format"),
         ({"sample": 0}, "sample"),
@@ -249,10 +248,9 @@ def test_wrong_options_are_refused(trial: Play, options: dict[str, Any], said: s
 # --- what it says ---
 
 
-@pytest.mark.parametrize(("output_format", "start"), [("md", "#"), ("screen", "the list")])
-def test_other_forms_have_the_same_figures(trial: Play, output_format: str, start: str) -> None:
-    text = trial.run("estimate", format=output_format, from_dataset="out").stdout
-    assert text.lstrip().startswith(start)
+def test_the_screen_has_the_same_figures(trial: Play) -> None:
+    text = trial.run("estimate", from_dataset="out").stdout
+    assert text.lstrip().startswith("the list")
     assert "75.0%" in text
     assert "http" in text
 
@@ -263,25 +261,6 @@ def test_the_screen_fits(trial: Play, columns: int, monkeypatch: pytest.MonkeyPa
     outcome = trial.run("estimate", way="command", from_dataset="out")
     assert max(map(len, outcome.stdout.splitlines())) <= columns
     assert "More machines do not help" in " ".join(outcome.stdout.split())
-
-
-def test_prices_are_those_of_the_file(trial: Play) -> None:
-    (trial.folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 3600, "requests_1000": 0}')
-    found = estimated(trial, from_dataset="out", price="prices.json", machines="1")
-    prices = found["prices"]
-    assert (prices["currency"], prices["machine_hour"], prices["egress_gb"]) == ("EUR", 3600, 0.09)
-    (run,) = found["predictions"]
-    assert run["costs"]["compute"] == run["costs"]["run"] == pytest.approx(run["seconds"]["value"], rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [('{"machine": 1}', "is no price"), ('{"egress_gb": "much"}', "must be a number")]
-)
-def test_other_prices_are_refused(trial: Play, content: str, said: str) -> None:
-    (trial.folder / "prices.json").write_text(content)
-    outcome = trial.run("estimate", from_dataset="out", price="prices.json")
-    assert outcome.exit_code == 2
-    assert said in outcome.stderr
 
 
 def test_a_faster_line_takes_no_longer(trial: Play) -> None:
@@ -298,6 +277,5 @@ def test_estimate_from_python(trial: Play) -> None:
     assert outcome.error is None
     assert [run.machines for run in outcome.result.predictions] == [1, 2]
     assert outcome.result.to_json()["list"]["rows"] == 8
-    assert outcome.result.to_markdown().startswith("#")
     assert repr(outcome.result).startswith("<Estimate 75% of 8 rows stored")
     assert "http_503" in outcome.result._repr_html_()

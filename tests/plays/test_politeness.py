@@ -1,5 +1,6 @@
 """Manners towards hosts, from outside: robots.txt, headers, cookies, limits for each host, proxies, names."""
 
+import uuid
 from typing import Any
 
 import pytest
@@ -55,6 +56,19 @@ def test_robots_txt_of_a_host_of_this_machine_is_not_asked_for(robots: str) -> N
     play.write_list(["a.txt"])
     outcome = play.run("download", "list.jsonl")
     assert (outcome.codes, outcome.requests) == ({"success": 1}, {"a.txt": 1})
+
+
+@pytest.mark.parametrize("answer", ["ok", "http_404"])
+def test_robots_txt_of_a_public_host_is_asked_for_once_by_all_processes(answer: str) -> None:
+    name = f"{uuid.uuid4().hex}.example.org"
+    files = {f"{number}.txt": "slow:0.05" for number in range(40)}
+    rows: Any = {"robots.txt": Row(answer, body=b"User-agent: *\nDisallow: /7.txt\n"), **files}
+    with serve_dns({name: ["a:127.0.0.1"] * 20}) as dns:
+        play = Play(rows, nameservers=dns.address, processes_count=4, number_sample_per_shard=5, robots="public")
+        (play.folder / "l.txt").write_text("".join(f"http://{name}:{play.web.port}/{file}\n" for file in files))
+        outcome = play.run("download", "l.txt")
+    assert outcome.codes == ({"success": 39, "robots": 1} if answer == "ok" else {"success": 40})
+    assert outcome.requests["robots.txt"] == 1
 
 
 @pytest.mark.parametrize(
@@ -146,6 +160,13 @@ def test_max_per_host_bounds_what_a_host_answers_at_a_time(most: int, how: str) 
     play = Play({f"{number}.txt": "slow:0.02" for number in range(8)}, **options)
     assert play.run().codes == {"success": 8}
     assert play.web.max_concurrent <= most
+
+
+def test_a_host_gets_no_more_than_64_transfers_at_a_time_unless_an_option_says_so() -> None:
+    rows: Any = {f"{number}.txt": "slow:0.2" for number in range(300)}
+    play = Play(rows, thread_count=200)
+    assert play.run().codes == {"success": 300}
+    assert play.web.max_concurrent <= 64
 
 
 def test_host_delay_is_kept_between_two_requests() -> None:

@@ -224,8 +224,7 @@ def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: in
     if shard.complete:  # as if publishing it failed
         shard.discard()
     assert buffer.used == 0
-    spool = buffer.spool
-    assert all(segment.live == 0 for segment in [spool._current, *spool._free] if segment)
+    assert not any(segment.live for segment in buffer.spool._segments)
     buffer.close()
 
 

@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.describe.card import hub, split_files
 from any2ds.describe.inspect import SHARDS_OF_METADATA
-from any2ds.describe.loaders import Loadable, shard_table, snippets
+from any2ds.describe.loaders import Loadable, kind_of, literal, shard_table, snippets
 from any2ds.describe.rendering import environment
 from any2ds.describe.summary import Summary, limit_of, summarize
 from any2ds.storage.stores import Stores
@@ -57,47 +58,6 @@ _MEMBERS_LOOKED_AT = 200  # of a tar file: each is a read in a store
 _MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
-_COLUMNS = {
-    "key": "names the sample: number of the shard in which its row was first tried, then of the row in it",
-    "url": "where the file was fetched, without user name and password",
-    "caption": "text that the list has for the file",
-    "status": "success, failed_to_download, failed_to_subsample, dropped, filtered or duplicate",
-    "error_code": "why a row failed",
-    "error_message": "the same in words, and why something was dropped or filtered",
-    "http_status": "what the server answered",
-    "mime_type": "type of the file, by its bytes or else as the server said",
-    "ext": "extension of the stored file",
-    "bytes": "size of the file that arrived",
-    "final_url": "where redirects led",
-    "etag": "the server's mark for this version of the file",
-    "last_modified": "when the file was changed, as the server said",
-    "attempts": "transfers that were made for the row",
-    "md5": "hash of the file that arrived",
-    "sha256": "hash of the file that arrived",
-    "sha512": "hash of the file that arrived",
-    "expected_hash": "hash that the list has for the file",
-    "hash_matches": "whether the file that arrived has that hash",
-    "duplicate_of": "key of the first row with the same URL",
-    "stored_bytes": "size of the stored file, where it is another than the one that arrived",
-    "stored_crc32": "CRC-32 of the stored file, where it is another than the one that arrived",
-    "path": "name of the file in its archive",
-    "pages": "pages of the document",
-    "duration": "seconds",
-    "sample_rate": "of the sound, per second",
-    "channels": "of the sound",
-    "codec": "of the sound",
-    "video_codec": "of the pictures",
-    "fps": "pictures per second",
-    "width": "of the stored file, in pixels",
-    "height": "of the stored file, in pixels",
-    "original_width": "of the file that arrived, in pixels",
-    "original_height": "of the file that arrived, in pixels",
-    "clip_start": "of the clip in its video, in seconds",
-    "clip_end": "of the clip in its video, in seconds",
-    "frame_time": "of the picture in its video, in seconds",
-    "exif": "what the camera wrote into the file, as JSON",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -107,13 +67,28 @@ class Card:
     path: str | None  # where it was written; None if nowhere
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Facts:
     """What a card tells of, each part of which takes long to find out for a million shards."""
 
     dataset: Dataset
     found: Summary
-    loadable: Loadable
+    exts: Mapping[str, int]  # extension -> files
+
+    @cached_property
+    def recipe(self) -> RecipeFile | None:
+        return RecipeFile.found(self.dataset.folder, self.dataset.entries)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the last shard: shards of other tools, which differ, are the first ones."""
+        with self.dataset.visible_file(self.dataset.finished[-1]) as file:
+            return file.schema_arrow
+
+    @property
+    def samples(self) -> int:
+        """Samples of the dataset, or of the shards that were read where nobody has counted all."""
+        return self.found.successes if self.found.samples is None else self.found.samples
 
 
 @command(
@@ -129,24 +104,24 @@ def card(options: ParsedOptions) -> Card:
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
     found = summarize(ShardSample.listed(dataset), SHARDS_OF_METADATA)
-    text = _text(_Facts(dataset, found, Loadable.of(dataset, found.exts)), wanted, previous)
+    exts = found.exts or shard_table(dataset).totals.exts
+    text = _text(_Facts(dataset, found, {ext: files for ext, files in exts.items() if ext}), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
-    if wanted.output is None:
+    if wanted.output is not None:
+        path = expanded(wanted.output)
         try:
-            dataset.folder.write(layout.CARD_FILE, content)
-        except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(
-                f"{wanted.output_folder!r}: {layout.CARD_FILE} cannot be written: {error_text(error)}"
-            ) from error
-        return Card(text, f"{found.output_folder.rstrip('/')}/{layout.CARD_FILE}")
-    path = expanded(wanted.output)
+            write_file(path, content)
+        except OSError as error:
+            raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
+        return Card(text, str(path))
     try:
-        write_file(path, content)
-    except OSError as error:
-        raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
-    return Card(text, str(path))
+        dataset.folder.write(layout.CARD_FILE, content)
+    except Exception as error:  # every file system has exceptions of its own
+        place = f"{wanted.output_folder!r}: {layout.CARD_FILE}"
+        raise OutputError(f"{place} cannot be written: {error_text(error)}") from error
+    return Card(text, f"{found.output_folder.rstrip('/')}/{layout.CARD_FILE}")
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:
@@ -177,15 +152,12 @@ def _previous(dataset: Dataset, wanted: CardOptions) -> str:
 
 
 def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
-    before, after = "", "\n"
-    header: Mapping[str, Any] = {}
-    if previous:
-        head, _ = hub.split(previous)
-        header = head or {}
-        around = hub.parts(previous)
-        if around is not None:
-            before, after = hub.split(around[0])[1] if head is not None else around[0], around[1]
-    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _title(facts)
+    header, rest = hub.split(previous)
+    before, after = hub.parts(rest) or ("", "\n")
+    header = header or {}
+    # The recipe's folder is called as its version.
+    folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.name
+    name = wanted.pretty_name or str(header.get("pretty_name") or "") or folder
     own = _header(facts, wanted, name)
     kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
     if wanted.license:
@@ -195,101 +167,66 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
 
 
-def _title(facts: _Facts) -> str:
-    """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = facts.found.recipe
-    return _name(facts.found.output_folder) if recipe is None else str(recipe["name"]).partition(":")[0]
-
-
 def _name(folder: str) -> str:
-    return printable(
-        os.path.basename(os.path.abspath(folder)) if "://" not in folder else folder.rstrip("/").rsplit("/", 1)[-1]
-    )
+    """The last part of a path or URL."""
+    whole = folder if "://" in folder else os.path.abspath(folder)
+    return printable(re.split(r"[/\\]", whole.rstrip("/\\"))[-1])
 
 
 # --- the header ---
 
 
 def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
-    dataset, found, loadable = facts.dataset, facts.found, facts.loadable
+    found, recipe, kind = facts.found, facts.recipe, kind_of(facts.exts)
     own: dict[str, Any] = {"pretty_name": printable(name)}
-    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     if license := wanted.license or (recipe.license if recipe is not None else ""):
-        own.update(_license(license))
+        is_known = _LICENSE.fullmatch(license.lower())
+        own |= {"license": license.lower()} if is_known else {"license": "other", "license_name": printable(license)}
     tags = list(recipe.tags) if recipe is not None else []
     spoken = [re.split("[:.]", tag)[-1] for tag in tags if tag.startswith(("language:", "content.language."))]
     if languages := list(wanted.language or dict.fromkeys(spoken)):
         own["language"] = languages
-    own["size_categories"] = [hub.size_category(_samples(found))]
-    own["tags"] = [
-        *(tag for tag in tags if not tag.startswith("language:")),
-        *([loadable.kind] if loadable.kind else []),
-        *(["text"] if "caption" in found.columns and loadable.kind != "text" else []),
-        "any2ds",
-    ]
+    own["size_categories"] = [hub.size_category(facts.samples)]
+    media = ([kind] if kind else []) + (["text"] if "caption" in found.columns and kind != "text" else [])
+    own["tags"] = [*(tag for tag in tags if not tag.startswith("language:")), *media, "any2ds"]
     if not found.shards:
         return own
-    is_tar, is_parquet = dataset.output_format == "webdataset", dataset.output_format == "parquet"
-    own["configs"] = _configs(facts, recipe)
+    own["configs"] = _configs(facts)
     features = None
     with contextlib.suppress(Exception):  # what cannot be read cannot be loaded either, and `datasets` says why
-        features = (
-            _features_of_tar(facts) if is_tar else _features_of_parquet(dataset, loadable) if is_parquet else None
-        )
+        if found.output_format == "webdataset":
+            features = _features_of_tar(facts)
+        elif found.output_format == "parquet":
+            features = _features_of_parquet(facts)
     if features is not None:
         own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
     return own
 
 
-def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
-    dataset, found = facts.dataset, facts.found
+def _configs(facts: _Facts) -> list[dict[str, Any]]:
+    dataset, found, recipe = facts.dataset, facts.found, facts.recipe
     has_splits = SPLIT in found.columns and found.rows is not None  # else it is unknown which shards have which
     shards = list(shard_table(dataset).entries()) if has_splits else []
-    of_samples = split_files.of_samples(shards)
-    # Shards of a list may have rows of several splits.
     of_rows = split_files.of_rows(recipe, shards) if recipe is not None else {}
-    extension = "tar" if dataset.output_format == "webdataset" else "parquet"
+    extension = "tar" if found.output_format == "webdataset" else "parquet"
     samples, rows = (
         split_files.data_files(runs, dataset.layout, dataset.finished.ids, extension)
-        for runs in (of_samples or of_rows, of_rows)
+        for runs in (split_files.of_samples(shards) or of_rows, of_rows)
     )
     name = recipe.config if recipe is not None and recipe.config not in ("", hub.ALL_ROWS) else hub.DEFAULT
     state = _state(facts)
-    if dataset.output_format == "parquet" and "status" in found.columns:
+    if found.output_format == "parquet" and "status" in found.columns:
         return hub.configs(name, samples, rows, state)
-    return hub.configs(name, samples if dataset.output_format in ("webdataset", "parquet") else rows, None, state)
-
-
-def _features(recipe: RecipeFile) -> dict[str, tuple[str, str]]:
-    """Feature -> what it is, as code, and what the recipe says about it."""
-    found = {name: recipe.features[name] for name in recipe.features}
-    return {name: (repr(feature), feature.doc) for name, feature in found.items()}
-
-
-def _samples(found: Summary) -> int:
-    """Samples of the dataset, or of the shards that were read where nobody has counted all."""
-    return found.successes if found.samples is None else found.samples
-
-
-def _license(given: str) -> dict[str, str]:
-    if _LICENSE.fullmatch(given.lower()):
-        return {"license": given.lower()}
-    return {"license": "other", "license_name": printable(given)}
+    return hub.configs(name, samples if found.output_format in ("webdataset", "parquet") else rows, None, state)
 
 
 def _state(facts: _Facts) -> str:
-    """Another one for each dataset, and after each change of one."""
+    """Another text for each dataset, and after each change of one."""
     dataset, found = facts.dataset, facts.found
     shards = dataset.finished.ids.tolist()
     figures = (found.rows, found.samples, found.bytes, found.started, found.ended, found.outcomes, shards)
     lists = dataset.read(layout.RUN_FILE) if dataset.run else b""
     return hashlib.sha256(repr(figures).encode() + lists).hexdigest()[:16]
-
-
-def _schema(dataset: Dataset) -> pa.Schema:
-    """Of the last shard: those of other tools, which differ, are the first ones."""
-    with dataset.visible_file(dataset.finished[-1]) as file:
-        return file.schema_arrow
 
 
 def _features_of_tar(facts: _Facts) -> list[dict[str, Any]] | None:
@@ -298,7 +235,7 @@ def _features_of_tar(facts: _Facts) -> list[dict[str, Any]] | None:
         return None
     ends = ("txt", "json")  # which come last in a sample
     ordered = [*sorted(exts.difference(ends)), *(ext for ext in ends if ext in exts)]
-    return hub.features_of_members(ordered, _schema(facts.dataset))
+    return hub.features_of_members(ordered, facts.schema)
 
 
 def _members(dataset: Dataset) -> set[str]:
@@ -318,21 +255,27 @@ def _members(dataset: Dataset) -> set[str]:
     return found - {""}
 
 
-def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str, Any]] | None:
-    schema = _schema(dataset)
-    feature = hub.media_feature(loadable.exts)
-    if feature is None or loadable.is_decoded or body_columns(schema) != [loadable.data_column]:
+def _features_of_parquet(facts: _Facts) -> list[dict[str, Any]] | None:
+    schema, bodies = facts.schema, body_columns(facts.schema)
+    is_decoded = b"huggingface" in (schema.metadata or {})  # the files say what they are
+    # img2dataset names the column of its files as their extension.
+    feature = hub.media_feature(facts.exts or (bodies if facts.dataset.is_img2dataset else ()))
+    if feature is None or is_decoded or len(bodies) != 1:
         return None
-    return hub.features_of_columns(schema, loadable.data_column, feature)
+    return hub.features_of_columns(schema, bodies[0], feature)
 
 
 # --- the body ---
 
 
 def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
-    dataset, found, loadable = facts.dataset, facts.found, facts.loadable
+    dataset, found, recipe = facts.dataset, facts.found, facts.recipe
     license = head.get("license_name") or head.get("license") or ""
-    recipe = RecipeFile.found(dataset.folder, dataset.entries)
+    loadable = Loadable.of(dataset, facts.exts)
+    if not loadable.is_remote:  # where it lay when the card was written is of no use to others
+        loadable = replace(loadable, folder=_name(loadable.folder))
+    configs = head.get("configs")
+    specs = {feature: recipe.features[feature] for feature in recipe.features} if recipe is not None else {}
     return (
         environment()
         .get_template("card.md")
@@ -340,20 +283,18 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
             name=name,
             found=found,
             counted=found.coverage.rows_of_stats,
-            samples=_samples(found),
+            samples=facts.samples,
             recipe=recipe,
             trial=trial_text(recipe.trial) if recipe is not None and recipe.trial else "",
-            features=_features(recipe) if recipe is not None else {},
+            features={feature: (repr(spec), spec.doc) for feature, spec in specs.items()},
             outcomes=in_order(found.outcomes),
             exts=list(found.exts.items()),
-            meanings=_meanings(dataset, found, loadable),
-            configs=(configs := head.get("configs")),
-            split=_first_split(configs),
-            # Where it lay when the card was written is of no use to others.
-            loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
-            snippets=snippets(shown),
+            columns=_columns(facts),
+            configs=configs,
+            load=_load_dataset(loadable.folder, configs) if configs and not loadable.is_remote else "",
+            snippets=snippets(loadable),
             when=_when(found),
-            command=_command(dataset, found),
+            command=_command(facts),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),
             homepage=HOMEPAGE,
             version=__version__,
@@ -361,31 +302,33 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
     )
 
 
-def _first_split(configs: Any) -> str:
-    return str(configs[0]["data_files"][0]["split"]) if configs else ""
+def _load_dataset(folder: str, configs: Any) -> str:
+    split = str(configs[0]["data_files"][0]["split"])
+    return f"import datasets\n\nsamples = datasets.load_dataset({literal(folder)}, split={literal(split)})"
 
 
-def _command(dataset: Dataset, found: Summary) -> str:
-    """Without folders of the machine of the lists."""
+def _command(facts: _Facts) -> str:
+    """The command without folders of the machine of the lists."""
+    found, run, recipe = facts.found, facts.dataset.run, facts.recipe
     files = [name for each in found.lists for name in each["files"]]
-    lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
-    options, asked = {**found.options, **limit_of(found.lists)}, dataset.run.asked if dataset.run else ()
-    if (recipe := RecipeFile.found(dataset.folder, dataset.entries)) is not None:
+    options, asked = {**found.options, **limit_of(found.lists)}, run.asked if run else ()
+    if recipe is not None:
         return build_command(recipe.full_name, options, asked)
+    lists = [name if "://" in name else _name(name) for name in files]
     return download_command(_name(found.output_folder), lists, options, asked)
 
 
-def _meanings(dataset: Dataset, found: Summary, loadable: Loadable) -> dict[str, str]:
-    """Column of the metadata -> what it holds."""
-    of_list = (
-        dict.fromkeys(dataset.run.options.get("save_additional_columns") or (), "from the list") if dataset.run else {}
-    )
-    of_files = {loadable.data_column: "the file itself"} if dataset.output_format == "parquet" else {}
-    known = {**_COLUMNS, **of_list, **of_files}
+def _columns(facts: _Facts) -> dict[str, str]:
+    """Column of the metadata -> what it holds; "" for those that every dataset has."""
+    dataset, columns = facts.dataset, facts.found.columns
+    options = dataset.run.options if dataset.run else {}
+    of_list = dict.fromkeys(options.get("save_additional_columns") or (), "from the list")
     members = dataset.members.names if dataset.members is not None else ()
-    known |= {member: f"the file of the {member}" for member in members}
-    of_members = {f"{member}_{name}" for member in members for name in found.columns} - of_list.keys()
-    return {name: known.get(name, "") for name in found.columns if name not in of_members}
+    known = {**of_list, **{member: f"the file of the {member}" for member in members}}
+    if dataset.output_format == "parquet":
+        known[str(options.get("data_column") or "data")] = "the file itself"
+    of_members = {f"{member}_{name}" for member in members for name in columns} - of_list.keys()
+    return {name: known.get(name, "") for name in columns if name not in of_members}
 
 
 def _when(found: Summary) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.core import plugins
 from any2ds.core.failures import SUCCESS
 from any2ds.core.kinds import DRAWN, kind_of_ext
 
@@ -22,8 +21,8 @@ END = "<!-- any2ds card: end -->"
 DEFAULT, ALL_ROWS = "default", "all_rows"  # configurations
 _PLAIN_KEY = re.compile(r"[a-z][a-z_]*")
 _LINE = re.compile(r"""([a-z][a-z_]*|"(?:[^"\\]|\\.)*"):(?: (.+))?""")
-_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
-_LARGER = ("1B<n<10B", "10B<n<100B", "100B<n<1T", "n>1T")
+_WORDS = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z][\w ./+-]*", re.IGNORECASE)  # text in YAML
+_POWERS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 # What `datasets` makes of a member of a tar file by the last part of its name, before anybody asks.
 _TEXTS = frozenset({"txt", "text", "transcript"})
 _NUMBERS = frozenset({"cls", "cls2", "index", "inx", "id"})
@@ -47,7 +46,10 @@ _VALUES: Mapping[pa.DataType, str] = {
 
 def size_category(samples: int) -> str:
     """The Hub's word for so many."""
-    return (*_SIZES, *_LARGER)[min(10, max(0, len(str(samples)) - 3))]
+    place = min(len(_POWERS), max(0, len(str(samples)) - 3))
+    if place in (0, len(_POWERS)):
+        return f"n<{_POWERS[0]}" if not place else f"n>{_POWERS[-1]}"
+    return f"{_POWERS[place - 1]}<n<{_POWERS[place]}"
 
 
 def configs(
@@ -76,13 +78,13 @@ def features_of_members(exts: Iterable[str], schema: pa.Schema) -> list[dict[str
     `schema` is that of the metadata, which the `.json` of a sample says. None if `datasets` has to find out by itself.
     """
     names = list(exts)
-    # A column of sounds can be read with torchcodec alone; that is for those to install who have nothing else.
+    # A column of sounds can be read with torchcodec alone, which only a dataset of sounds is worth.
     is_sound = media_feature(ext for ext in names if ext not in ("txt", "json")) == "audio"
-    found = [_member(ext, schema, is_sound) for ext in names]
-    fields = [field for field in found if field is not None]
-    if not fields or len(fields) != len(found):
+    fields = [_member(ext, schema, is_sound) for ext in names]
+    if not fields or None in fields:
         return None
-    return [*fields, {"name": "__key__", "dtype": "string"}, {"name": "__url__", "dtype": "string"}]
+    own = [{"name": name, "dtype": "string"} for name in ("__key__", "__url__")]
+    return [*(field for field in fields if field is not None), *own]
 
 
 def _member(ext: str, schema: pa.Schema, is_sound: bool) -> dict[str, Any] | None:
@@ -157,18 +159,38 @@ def header(content: Mapping[str, Any]) -> str:
     return "\n".join(["---", *lines, "---", ""])
 
 
-def split(card: str) -> tuple[Mapping[str, Any] | None, str]:
+def split(card: str) -> tuple[dict[str, Any] | None, str]:
     """The header of a card, None where it has none, and what follows.
 
-    Raises ValueError for a header that is no YAML, MissingExtra for one in YAML that `header` would not write if PyYAML
-    is not installed.
+    Beside what `header` writes, it reads single words, as people add them. Raises ValueError for other YAML.
     """
     lines = card.removeprefix("\ufeff").splitlines(keepends=True)
     marks = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if len(marks) < 2 or marks[0] != 0:
         return None, card
-    own = lines[1 : marks[1]]
-    return _of_json(own) or _of_yaml("".join(own)), "".join(lines[marks[1] + 1 :])
+    found: dict[str, Any] = {}
+    items: list[Any] = []  # of the list that is read
+    for number, line in enumerate(lines[1 : marks[1]], start=2):
+        if line.startswith("- "):
+            items.append(_value_of(line[2:], number))
+        elif (match := _LINE.fullmatch(line.rstrip())) is not None:
+            name, value = match.groups()
+            items = []
+            name = _value_of(name, number) if name.startswith('"') else name
+            found[name] = _value_of(value, number) if value else items
+        else:
+            raise ValueError(f"line {number} is not name: value")
+    return found, "".join(lines[marks[1] + 1 :])
+
+
+def _value_of(written: str, line: int) -> Any:
+    written = written.strip()
+    if _WORDS.fullmatch(written):
+        return written
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        raise ValueError(f"line {line} has a value that is not JSON") from None
 
 
 def _key(name: str) -> str:
@@ -179,37 +201,6 @@ def _json(value: Any) -> str:
     written = json.dumps(value, ensure_ascii=False)
     # What YAML does not allow in a text, or takes for the end of a line, such as one that would end the header.
     return "".join(char if char.isprintable() or char > "\uffff" else json.dumps(char)[1:-1] for char in written)
-
-
-def _of_json(lines: Iterable[str]) -> dict[str, Any] | None:
-    """A header that `header` wrote; None for any other."""
-    found: dict[str, Any] = {}
-    items: list[Any] | None = None
-    try:
-        for line in lines:
-            if line.startswith("- ") and items is not None:
-                items.append(json.loads(line[2:]))
-                continue
-            name, value = _LINE.fullmatch(line.rstrip()).groups()  # type: ignore[union-attr]  # caught below
-            items = None if value else []
-            found[json.loads(name) if name.startswith('"') else name] = json.loads(value) if value else items
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return found
-
-
-def _of_yaml(written: str) -> dict[str, Any]:
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise plugins.missing_extra("a card with a header of somebody else", error) from error
-    try:
-        found = yaml.safe_load(written)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    if not isinstance(found, dict):
-        raise ValueError("it has no names with values")
-    return found
 
 
 def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
@@ -226,11 +217,6 @@ def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[s
         if further:
             result["configs"] = [*own.get("configs", ()), *further]
     return result
-
-
-def is_ours(content: bytes) -> bool:
-    """Whether a README.md has our marks."""
-    return parts(content.decode("utf-8", "replace")) is not None
 
 
 def parts(card: str) -> tuple[str, str] | None:

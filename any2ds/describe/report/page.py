@@ -6,14 +6,14 @@ import base64
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from any2ds.core import text
-from any2ds.core.failures import NO_FAILURES, SUCCESS
-from any2ds.describe.pictures import Picture
+from any2ds.core.failures import NO_FAILURES, in_order
 from any2ds.describe.rendering import environment
 from any2ds.describe.report import charts
 
@@ -40,14 +40,13 @@ def html(summary: Summary, samples: Sequence[Thumbnail] = (), snippets: Sequence
         style=Markup(source),
         style_hash=base64.b64encode(hashlib.sha256(source.encode()).digest()).decode(),
         data=_as_data(summary.to_json()),
-        over_time=[*charts.over_time(summary), *charts.latencies(summary)],
-        magnitudes=charts.magnitudes(summary),
+        charts=list(charts.charts_of(summary)),
         samples=samples,
         snippets=snippets,
         no_failures=NO_FAILURES,
         lines=_SHOWN,
-        tile=_tile,
-        source=_source,
+        rounded=_tile,
+        source=lambda data, mime_type: f"data:{mime_type};base64,{base64.b64encode(data).decode()}",
         is_link=lambda url: url.lower().startswith(("http://", "https://")),
         **_tables(summary),
     )
@@ -63,7 +62,7 @@ def _tables(summary: Summary) -> dict[str, Any]:
         "stored_per_second": charts.stored_per_second(summary),
         "estimate": lambda count: _estimate(count, summary),
         "sources": _sources(summary),
-        "outcomes": sorted(summary.outcomes.items(), key=_place),
+        "outcomes": sorted(in_order(summary.outcomes), key=lambda item: item[0] == "other"),
         "outcome_rows": sum(summary.outcomes.values()),
         "failing": [host for host in summary.hosts if host.failed],
         "types": sorted(summary.types.items(), key=lambda item: -item[1].files),
@@ -80,33 +79,30 @@ def _last_part(path: str) -> str:
     return re.split(r"[/\\\\]", path.rstrip("/\\"))[-1]
 
 
-def _place(outcome: tuple[str, int]) -> tuple[Any, ...]:
-    """Success first, then the most frequent."""
-    code, rows = outcome
-    return code != SUCCESS, code == "other", -rows, code
-
-
 def _sampled(summary: Summary) -> str:
-    """Which summary are of some shards only; empty if none are."""
-    looked, found = summary.coverage, []
-    of = [("outcomes and times", looked.shards_of_stats, looked.rows_of_stats)]
-    of.append(("types, sizes and hosts", looked.shards_of_metadata, looked.rows_of_metadata))
-    for names, shards, rows in of:
-        if shards < summary.shards:
-            found.append(f"{names} are from {shards:,} of the {summary.shards:,} shards ({text.rows(rows)})")
+    """Which figures are of some shards only; empty if none are."""
+    looked = summary.coverage
+    figures = [
+        ("outcomes and times", looked.shards_of_stats, looked.rows_of_stats),
+        ("types, sizes and hosts", looked.shards_of_metadata, looked.rows_of_metadata),
+    ]
+    found = [
+        f"{names} are from {shards:,} of the {summary.shards:,} shards ({text.rows(rows)})"
+        for names, shards, rows in figures
+        if shards < summary.shards
+    ]
     return f"Sampled at random: {', '.join(found)}." if found else ""
 
 
 def _contents(summary: Summary) -> str:
     """What the dataset holds, such as `1,200 images`; by the most frequent types."""
     count = summary.samples if summary.samples is not None else summary.successes
-    kinds = {"image": "image", "audio": "sound file", "video": "video", "text": "text"}
-    files = sum(found.files for found in summary.types.values())
-    shares = {
-        kind: sum(found.files for name, found in summary.types.items() if name.startswith(f"{start}/"))
-        for start, kind in kinds.items()
-    }
-    kind = next((kind for kind, count in shares.items() if files and count > 0.9 * files), "file")
+    kinds: Counter[str] = Counter()
+    for name, figures in summary.types.items():
+        kinds[name.partition("/")[0]] += figures.files
+    most, files = max(kinds.items(), key=lambda item: item[1], default=("", 0))
+    names = {"image": "image", "audio": "sound file", "video": "video", "text": "text"}
+    kind = names.get(most, "file") if files > 0.9 * kinds.total() else "file"
     return f"{_tile(count)} {kind}{'' if count == 1 else 's'}"
 
 
@@ -122,7 +118,7 @@ def _tile(value: float | None) -> str:
 
 
 def _estimate(count: int, summary: Summary) -> str:
-    """Of rows in all shards, by those that were looked at."""
+    """A number of rows in all shards, by the shards that were looked at."""
     looked = summary.coverage.rows_of_stats
     if summary.rows is None or looked in (0, summary.rows):
         return _tile(count)
@@ -135,7 +131,3 @@ def _as_data(content: Any) -> Markup:
     for char in "<>&":
         written = written.replace(char, f"\\u{ord(char):04x}")
     return Markup(written)
-
-
-def _source(picture: Picture) -> str:
-    return f"data:{picture.mime_type};base64,{base64.b64encode(picture.data).decode()}"

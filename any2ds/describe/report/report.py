@@ -6,7 +6,6 @@ shard sample ─▶ summary ─▶ page, Markdown or JSON
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from any2ds.core.paths import expanded
 from any2ds.core.terminal.results import standard_output, write_file
 from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
-from any2ds.describe.loaders import Loadable, Snippet, snippets
+from any2ds.describe.loaders import Loadable, Snippet, shard_table, snippets
 from any2ds.describe.summary import LastRun, Summary, summarize
 from any2ds.describe.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
@@ -92,8 +91,8 @@ def _loading(sample: ShardSample) -> Sequence[Snippet]:
     if not sample.shards:
         return ()
     try:
-        found = Loadable.of(sample.dataset, sample.totals.exts if sample.totals else None)
-        return snippets(dataclasses.replace(found, pattern=sample.pattern or found.pattern))
+        exts = sample.totals.exts if sample.totals else shard_table(sample.dataset).totals.exts
+        return snippets(Loadable.of(sample.dataset, exts))
     except Exception as error:  # of any file system, over a dataset in any state
         log.debug("no snippets to load it: %s", error, exc_info=True)
         return ()

@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from any2ds.config.options import FetchOptions
-from any2ds.core.bodies.buffer import Buffer, ThreadBody
+from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
 from any2ds.core.processes import open_files
@@ -47,13 +48,12 @@ class Abandoned(Exception):
 class ThreadTransfer:
     """One attempt on its way, between the thread that fetches and the thread that polls."""
 
-    def __init__(self, attempt: Attempt, url: str, buffer: Buffer, options: FetchOptions) -> None:
+    def __init__(self, attempt: Attempt, url: str, body: Body, options: FetchOptions) -> None:
         self.attempt, self.url = attempt, url
-        self.body = ThreadBody(buffer)
+        self.body = body
         self.outcome: Answer | Failure
         self.seconds = 0.0  # that it took
         self.stage = "waiting for a thread"  # what it is busy with, in words
-        self.running = False
         self.abandoned = False
         self.disk_error: OSError | None = None  # the body could not be buffered
         self._most = options.max_file_bytes
@@ -85,16 +85,15 @@ class ThreadTransfer:
             raise Abandoned from error
         self.stage = f"receiving the body ({self.body.size} bytes so far)"
 
-    def arrived(self, buffer: Buffer) -> Payload | Failure:
+    def arrived(self) -> Payload | Failure:
         """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""
-        outcome = self.outcome
-        if self.disk_error is None and isinstance(outcome, Answer):
-            body = buffer.adopt(self.body)
-            return Payload(body, outcome.media_type, None, None, self.seconds, outcome.etag, outcome.last_modified)
-        self.body.discard()
+        answer = self.outcome
+        if self.disk_error is None and isinstance(answer, Answer):
+            return Payload(self.body, answer.media_type, None, None, self.seconds, answer.etag, answer.last_modified)
+        self.body.release()
         if self.disk_error is None:
-            assert isinstance(outcome, Failure)
-            return outcome
+            assert isinstance(answer, Failure)
+            return answer
         if open_files.is_exhausted(self.disk_error):
             return _WITHOUT_FILES
         raise self.disk_error
@@ -109,21 +108,21 @@ Fetch = Callable[[str, ThreadTransfer], Answer | Failure]
 
 
 class ThreadTransport:
-    """A `transport.Transport` on as many threads as there are transfers, which are started as they are needed.
+    """A `transport.Transport` on threads, which are started as they are needed and stay.
 
-    A thread that hangs in a library after its attempt was cancelled is replaced by another one, as long as there are no
-    more of these than of the others. `ring` is called from threads whenever an attempt has ended.
+    A thread may hang in a library after its attempt was cancelled: there are up to twice as many threads as transfers.
+    `ring` is called from threads whenever an attempt has ended.
     """
 
     def __init__(self, fetch: Fetch, options: FetchOptions, buffer: Buffer, ring: Callable[[], None]) -> None:
         self._fetch, self._options, self._buffer, self._ring = fetch, options, buffer, ring
         self._most = options.most_transfers
-        self._bell = threading.Event()
         self._transfers: dict[Attempt, ThreadTransfer] = {}
-        self._change = threading.Condition()  # guards all of the following
-        self._waiting: deque[ThreadTransfer] = deque()
+        self._waiting: SimpleQueue[ThreadTransfer | None] = SimpleQueue()  # None ends a thread
         self._ended: deque[ThreadTransfer] = deque()
-        self._threads = self._idle = self._stuck = 0
+        self._bell = threading.Event()  # rung when one has ended
+        self._threads = 0
+        self._idle = threading.Semaphore(0)  # threads that will take the next transfers
         self._closed = False
         self.waited = 0.0
 
@@ -138,14 +137,20 @@ class ThreadTransport:
         return 0
 
     def expect(self, transfers: int) -> None:
-        with self._change:
-            self._most = transfers
+        self._most = transfers
 
     def start(self, attempt: Attempt, url: str) -> None:
-        transfer = self._transfers[attempt] = ThreadTransfer(attempt, url, self._buffer, self._options)
-        with self._change:
-            self._waiting.append(transfer)
-            self._start_thread()
+        transfer = ThreadTransfer(attempt, url, Body(self._buffer), self._options)
+        self._transfers[attempt] = transfer
+        self._waiting.put(transfer)
+        if not self._idle.acquire(blocking=False) and self._threads < 2 * self._most:
+            try:
+                threading.Thread(target=self._run, name="any2ds-fetch", daemon=True).start()
+            except RuntimeError:  # as many as the system grants
+                if not self._threads:
+                    raise
+            else:
+                self._threads += 1
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if wait > 0 and not self._ended:
@@ -157,10 +162,10 @@ class ThreadTransport:
         while self._ended:
             transfer = self._ended.popleft()
             if transfer.abandoned:
-                transfer.body.discard()
+                transfer.body.release()
             else:
                 del self._transfers[transfer.attempt]
-                ended.append((transfer.attempt, transfer.arrived(self._buffer)))
+                ended.append((transfer.attempt, transfer.arrived()))
         return ended
 
     def received(self, attempt: Attempt) -> int:
@@ -168,68 +173,40 @@ class ThreadTransport:
 
     def cancel(self, attempt: Attempt) -> Failure:
         transfer = self._transfers.pop(attempt)
-        failure = transfer.timed_out()
-        with self._change:
-            self._stuck += transfer.running
-            transfer.abandoned = True  # the thread gives up at its next piece
-            self._start_thread()
-        return failure
+        transfer.abandoned = True  # the thread gives up at its next piece
+        return transfer.timed_out()
 
     def wake(self) -> None:
         self._bell.set()
 
     def close(self) -> None:
-        with self._change:
-            self._closed = True
-            for transfer in self._transfers.values():
-                transfer.abandoned = True
-            for transfer in self._ended:
-                transfer.body.discard()
-            for emptied in (self._transfers, self._waiting, self._ended):
-                emptied.clear()
-            self._change.notify_all()
-
-    def _start_thread(self) -> None:
-        """See to it that somebody takes what is waiting."""
-        if len(self._waiting) <= self._idle:
-            self._change.notify()
-        elif self._threads - self._stuck < self._most and self._threads < 2 * self._most:
-            try:
-                threading.Thread(target=self._run, name="any2ds-fetch", daemon=True).start()
-            except RuntimeError:  # as many as the system grants
-                if not self._threads:
-                    raise
-                self._most = self._threads
-            else:
-                self._threads += 1
+        self._closed = True
+        for transfer in self._transfers.values():
+            transfer.abandoned = True
+        while self._ended:
+            self._ended.popleft().body.release()
+        for _ in range(self._threads):
+            self._waiting.put(None)
 
     def _run(self) -> None:
-        """Transfers, one after the other, until the thread is needed no more."""
-        while (transfer := self._take()) is not None:
+        """Fetch what waits, one after the other."""
+        while (transfer := self._take()) is not None and not self._closed:
             transfer.run(self._fetch)
-            with self._change:
-                transfer.running = False
-                if not transfer.abandoned:
-                    self._ended.append(transfer)
-                else:
-                    transfer.body.discard()
-                    self._stuck -= not self._closed
-                    if self._threads - self._stuck > self._most:
-                        self._threads -= 1
-                        return
+            if transfer.abandoned:
+                transfer.body.release()
+            else:
+                self._ended.append(transfer)
             self._ring()
 
     def _take(self) -> ThreadTransfer | None:
-        with self._change:
-            while not self._closed:
-                if not self._waiting:
-                    self._idle += 1
-                    self._change.wait()
-                    self._idle -= 1
-                elif not (transfer := self._waiting.popleft()).abandoned:
-                    transfer.running = True
-                    return transfer
-        return None
+        while True:
+            try:
+                transfer = self._waiting.get_nowait()
+            except Empty:
+                self._idle.release()
+                transfer = self._waiting.get()
+            if transfer is None or not transfer.abandoned:
+                return transfer
 
 
 def lack_of_files(error: BaseException) -> Failure | None:

@@ -18,7 +18,7 @@ from any2ds.core.samples import Payload
 from any2ds.fetch.policy.allowance import Allowance
 
 if TYPE_CHECKING:
-    from any2ds.fetch.policy.window import Trial
+    from any2ds.fetch.policy.limiter import Step
 
 UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
@@ -230,6 +230,7 @@ class Attempt:
     running: bool = False
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
-    trial: Trial | None = None  # of the window, when it was started
+    claim: int | None = None  # the slot by which no other process asks for that file
+    step: Step | None = None  # of the limiter, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
     slot: int | None = None  # of its host, while it is in flight

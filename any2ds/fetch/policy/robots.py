@@ -1,6 +1,7 @@
 """The rules of robots.txt (RFC 9309) for our user agent, and those known so far, by origin. No I/O and no clock.
 
-An origin is `scheme://host[:port]`. Its robots.txt is asked for once, before the first of its rows, which wait here.
+An origin is `scheme://host[:port]`. Its robots.txt is asked for once, before the first of its rows, which wait here;
+what other processes of this machine have asked for is found in `Files`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from any2ds.core.failures import Failure
 from any2ds.core.reports import RobotsCost
@@ -155,6 +157,14 @@ Policy = Callable[[str], tuple[str, str]]
 """An origin -> the value of `robots`, and the name by which robots.txt addresses us."""
 
 
+class Files(Protocol):
+    """What processes share (`fetch.robots_files`)."""
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def write(self, name: str, content: bytes) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What one origin's robots.txt came to, until a time of the schedule's clock."""
@@ -182,8 +192,15 @@ class Robots:
     for all `machines` together.
     """
 
-    def __init__(self, product: str, robots: str = "public", policy: Policy | None = None, machines: int = 1) -> None:
-        self._machines = machines
+    def __init__(
+        self,
+        product: str,
+        robots: str = "public",
+        policy: Policy | None = None,
+        machines: int = 1,
+        files: Files | None = None,
+    ) -> None:
+        self._machines, self._files = machines, files
         self._cost = RobotsCost()
         self._policy = policy or (lambda origin: (robots, product))
         self._known: OrderedDict[str, Known] = OrderedDict()
@@ -211,9 +228,30 @@ class Robots:
                 return _FREE
             known = self._known.get(origin)
         if known is None or origin is None or known.until <= now:
-            return None
+            return None if origin is None or origin in self._held else self._read(origin, now)
         self._known.move_to_end(origin)
         return known
+
+    def shares(self, origin: str) -> bool:
+        """Whether processes share the robots.txt of an origin: names that are not public mean other hosts elsewhere."""
+        return self._files is not None and is_public(origin.partition("://")[2])
+
+    def is_brought(self, origin: str, now: float) -> bool:
+        """Whether another process has asked for the robots.txt that rows wait for here."""
+        return self._read(origin, now) is not None
+
+    def _read(self, origin: str, now: float) -> Known | None:
+        """What another process has asked for."""
+        if self._files is None or not self.shares(origin):
+            return None
+        product = self._policy(origin)[1]
+        content = self._files.read(f"{product} {origin}")
+        if content is None:
+            return None
+        return self._remember(origin, self._ruled(origin, parse(content, product), now) if content else _free(now))
+
+    def _ruled(self, origin: str, rules: Rules, now: float) -> Known:
+        return Known(_disallowed(origin), now + _KEPT_FOR, rules, delay=rules.delay * self._machines)
 
     def delay_of(self, url: str) -> float:
         """Seconds between two requests that its host asks for, as far as that is known at the moment."""
@@ -240,30 +278,37 @@ class Robots:
         since, rows = self._held.pop(origin)
         if not (isinstance(outcome, Failure) and outcome.code in _NOT_ASKED and outcome.final_url is None):
             self._cost += RobotsCost(1, 0, now - since)
+        product, content = self._policy(origin)[1], b""
         if isinstance(outcome, Failure):
             known = _without(origin, outcome, now)
         else:
-            size = outcome.body.size
             content = outcome.body.read()
             outcome.body.release()
-            rules = parse(content, self._policy(origin)[1])
-            known = Known(_disallowed(origin), now + _KEPT_FOR, rules, delay=rules.delay * self._machines)
+            rules = parse(content, product)
+            known = self._ruled(origin, rules, now)
             delays = {origin.partition("://")[2]: rules.delay} if rules.delay else {}
-            self._cost += RobotsCost(0, size, 0.0, delays)
+            self._cost += RobotsCost(0, len(content), 0.0, delays)
+        if self._files is not None and self.shares(origin) and (content or known.allows_all):
+            self._files.write(f"{product} {origin}", content)
         self._remember(origin, known)
         return rows
+
+    def release(self, origin: str) -> list[Row]:
+        """The rows that were waiting for a robots.txt which another process has brought."""
+        return self._held.pop(origin)[1]
 
     def take_cost(self) -> RobotsCost:
         """What asking has cost since the last call."""
         cost, self._cost = self._cost, RobotsCost()
         return cost
 
-    def _remember(self, origin: str, known: Known) -> None:
+    def _remember(self, origin: str, known: Known) -> Known:
         before = self._known.pop(origin, None)
         self._bytes += known.size - (before.size if before else 0)
         self._known[origin] = known
         while len(self._known) > _MOST_ORIGINS or (self._bytes > _MOST_BYTES and len(self._known) > 1):
             self._bytes -= self._known.popitem(last=False)[1].size
+        return known
 
 
 def _disallowed(origin: str) -> Failure:
@@ -274,11 +319,15 @@ _NO_REFUSAL = _disallowed("")  # one for all that have no rules
 _FREE = Known(_NO_REFUSAL, float("inf"), allows_all=True)  # what robots.txt is not asked for
 
 
+def _free(now: float) -> Known:
+    return Known(_NO_REFUSAL, now + _KEPT_FOR, allows_all=True)
+
+
 def _without(origin: str, failure: Failure, now: float) -> Known:
     """What follows when there is no robots.txt to be had."""
     code, status = failure.code, failure.http_status or 0
     if code in _NO_RULES or (code == f"http_{status}" and status != 429 and status < 500):
-        return Known(_NO_REFUSAL, now + _KEPT_FOR, allows_all=True)
+        return _free(now)
     detail = f"{failure.detail or code}, asking for {origin}/robots.txt"
     if code not in _OF_THE_HOST or failure.final_url is not None:
         code, detail = "robots_unreachable", f"{code}: {detail}" if failure.detail else detail

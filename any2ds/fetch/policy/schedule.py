@@ -287,6 +287,8 @@ class Schedule:
     def _start_queued(self, host: Host, now: float) -> Attempt | None:
         """Start the first row that waits for a host whose turn it is."""
         host.in_turn = False
+        if host.queue and host.queue[0].asks:
+            self._drop_if_known(host, now)
         if host.queue and (attempt := self._start(host.queue[0], now)):
             host.queue.popleft()
             self.queued -= 1
@@ -295,6 +297,14 @@ class Schedule:
             return attempt
         self._offer_turn(host, now)
         return None
+
+    def _drop_if_known(self, host: Host, now: float) -> None:
+        """Do not ask for a robots.txt that another process has brought in the meantime."""
+        robots, attempt = self._robots, host.queue[0]
+        if robots is not None and attempt.sent == 0 and robots.is_brought(attempt.asks, now):
+            host.queue.popleft()
+            self.queued -= 1
+            self._return_rows(attempt, robots.release(attempt.asks))
 
     def given_up(self) -> list[Fetched]:
         """The rows that are not tried at all, because of their host or its robots.txt; each is returned once."""
@@ -358,10 +368,8 @@ class Schedule:
 
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
-        if attempt.slot is not None and self._slots_of_hosts is not None:
-            self._slots_of_hosts.release(attempt.slot)
-            self._held.discard(attempt.slot)
-            attempt.slot = None
+        self._give_back(attempt.slot)
+        attempt.slot = None
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -481,7 +489,7 @@ class Schedule:
     def _start(self, attempt: Attempt, now: float) -> Attempt | None:
         """Start an attempt, if its host may be asked now."""
         host = attempt.host
-        if not host.may_start(now):
+        if not host.may_start(now) or (attempt.asks and not self._claims(attempt, now)):
             return None
         if (host.is_limited or host.min_interval) and self._slots_of_hosts is not None:
             slot, wait = self._slots_of_hosts.acquire(host.name, host.policy.max_per_host, host.min_interval)
@@ -529,7 +537,8 @@ class Schedule:
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
     def _new_host(self, name: str, policy: HostPolicy, url: str | None) -> Host:
-        host = self._hosts[name] = Host(name, bounded(policy, url), max(LEAST_FIRST, FIRST_AT_ONCE / self.fetchers))
+        first = max(LEAST_FIRST, FIRST_AT_ONCE / self.fetchers)
+        host = self._hosts[name] = Host(name, bounded(policy, name, url), first)
         host.gated = self._robots is not None and self._robots.asks(name)
         return host
 
@@ -565,8 +574,35 @@ class Schedule:
         if self._robots is not None:
             held = self._robots.learn(attempt.asks, outcome, now)
             attempt.host.raise_delay(self._robots.delay_of(f"{attempt.asks}/"))  # which counts from this request
-            self.queued -= len(held)
-            self.fresh.extendleft(reversed(held))
+            self._return_rows(attempt, held)
+
+    def _return_rows(self, attempt: Attempt, held: list[Row]) -> None:
+        self._give_back(attempt.claim)
+        if self._slots_of_hosts is not None:
+            self._slots_of_hosts.stop_waiting(_claim_of(attempt.asks))
+        self.queued -= len(held)
+        self.fresh.extendleft(reversed(held))
+
+    def _claims(self, attempt: Attempt, now: float) -> bool:
+        """Whether this is the process of the machine that asks for a robots.txt: others wait for what it brings."""
+        if attempt.claim is not None or self._slots_of_hosts is None:
+            return True
+        if self._robots is None or not self._robots.shares(attempt.asks):
+            return True
+        claim, wait = self._slots_of_hosts.acquire(_claim_of(attempt.asks), 1, 0.0)
+        if claim is not None and not self._robots.is_brought(attempt.asks, now):
+            attempt.claim = claim
+            self._held.add(claim)
+            return True
+        if claim is not None:  # it has just been brought
+            self._slots_of_hosts.release(claim)
+        attempt.host.wait_for_others(now + wait)
+        return False
+
+    def _give_back(self, slot: int | None) -> None:
+        if slot is not None and self._slots_of_hosts is not None:
+            self._slots_of_hosts.release(slot)
+            self._held.discard(slot)
 
     def _forget(self, host: Host, now: float) -> None:
         """Forget an idle host that taught us nothing; one that is to be left alone for a while, after that."""
@@ -593,8 +629,16 @@ class Schedule:
         return new[0] if new else None
 
 
-def bounded(policy: HostPolicy, url: str | None) -> HostPolicy:
-    """How a server is treated that is logged in to for each transfer at once, rather than sent a request."""
+def _claim_of(origin: str) -> str:
+    """The name of the slot of the process that asks for a robots.txt."""
+    return f"robots.txt of {origin}"
+
+
+def bounded(policy: HostPolicy, host: str, url: str | None) -> HostPolicy:
+    """How a server is treated that is logged in to for each transfer at once, rather than sent a request. What has no
+    host (data:, file:, and what is no URL) has no limits."""
+    if not host:
+        return HostPolicy(max_retry_after=policy.max_retry_after)
     if policy.max_per_host <= _LOGINS or (url or "").partition(":")[0].lower() not in SERVERS:
         return policy
     return replace(policy, max_per_host=_LOGINS)

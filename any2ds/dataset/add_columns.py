@@ -1,0 +1,328 @@
+"""`add_columns()`: joins further columns of a list to the metadata of a finished dataset, without fetching anything.
+
+Shards are taken in groups of half a million rows, for each of which the list is read once: memory holds the keys of a
+group and the rows of the list that belong to it, however long the list is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from any2ds.config.options import AddColumnsOptions, InputOptions, ParsedOptions, parse_options
+from any2ds.config.signature import command
+from any2ds.core import text
+from any2ds.core.errors import (
+    DamagedShard,
+    InputError,
+    MissingColumns,
+    OptionError,
+    OutputError,
+    ReadError,
+    error_text,
+    redacted,
+    shard_count,
+)
+from any2ds.core.layout import COLUMNS_FOLDER
+from any2ds.core.metadata import RESERVED_COLUMNS, shown_urls
+from any2ds.core.rows import BAD_ROW_COLUMN, RENAMED
+from any2ds.core.samples import member_column
+from any2ds.core.stats import Stats
+from any2ds.dataset.added_columns import AddedColumns, dataset_id, marks_of, table_name
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
+from any2ds.dataset.places import located
+from any2ds.dataset.shard_sample import listed_table
+from any2ds.dataset.shards import ShardEntry, ShardTable
+from any2ds.readers.contract import Field, Wanted
+from any2ds.readers.inputs import File, Input, inputs_of
+from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.rows import TypedRows
+from any2ds.storage.lists import stamps
+from any2ds.storage.stores import Stores
+
+log = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE = 500_000  # of the dataset, for which the list is read once
+_MATCHED, _REPEATED = b"any2ds_matched", b"any2ds_repeated"  # in the schema of a table with added columns
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsAdded:
+    """What became of the rows of the dataset."""
+
+    columns: tuple[str, ...]  # as the dataset calls them
+    shards: int
+    rows: int  # of these shards; a row that was tried again stands in several
+    matched: int  # rows to which the list says something
+    repeated: int  # rows of the list whose key stands there before: the first one counts
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        found = f"{', '.join(self.columns)}: added to {self.matched:,} of {text.rows(self.rows)}"
+        parts = [f"{found} in {shard_count(self.shards)}"]
+        if self.rows > self.matched:
+            parts.append(f"{text.rows(self.rows - self.matched)} not in the list, with nulls")
+        if self.repeated:
+            parts.append(f"{text.rows(self.repeated)} of the list with a key that stands there before, left out")
+        return "; ".join(parts)
+
+
+@command(
+    [AddColumnsOptions],
+    "Returns how many rows have the columns. Raises UsageError for a folder that holds no dataset, a list that cannot",
+    "be read, and columns that are not there.",
+    positional=("output_folder", "url_list"),
+)
+def add_columns(options: ParsedOptions) -> ColumnsAdded:
+    """Add columns of a list to the metadata of a finished dataset: a join by key or URL that fetches nothing."""
+    (wanted,) = options.groups
+    stores = Stores(wanted.storage_options)
+    wanted = located(wanted, stores)
+    dataset = Dataset(wanted.output_folder, stores)
+    if dataset.run is None or dataset.is_img2dataset:
+        raise OutputError(f"{wanted.output_folder!r}: columns are added to datasets that any2ds has made")
+    if not dataset.finished:
+        raise OutputError(f"{wanted.output_folder!r} has no finished shard")
+    return _Join(dataset, wanted, stores).run()
+
+
+class _Join:
+    """One list and one dataset."""
+
+    def __init__(self, dataset: Dataset, wanted: AddColumnsOptions, stores: Stores) -> None:
+        self._dataset = dataset
+        self._table = _shard_table(dataset)
+        self._before = AddedColumns.of(dataset.folder)
+        self._own_column, _, of_list = wanted.on.partition(":")
+        self._list_column = of_list or self._own_column
+        names = ("url_list", "input_format", "separator", "encoding", "rows")
+        given = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        self._options: InputOptions = parse_options(given, [InputOptions]).groups[0]
+        self._stores = stores
+        inputs = inputs_of(self._options, stores)
+        if any(part.is_used_up for part in inputs):
+            raise InputError("the list is read several times: give a file, not standard input, a pipe or a stream")
+        parts = [part for part in inputs if isinstance(part, File)]
+        files = [part.file for part in parts if part.file is not None]
+        refuse_unreadable(parts, Wanted.only(self._list_column), ())
+        self._names = self._columns(wanted.add)  # column of the list -> of the dataset
+        self._request = {
+            "on": wanted.on,
+            "columns": self._names,
+            "options": {name: given[name] for name in names[1:] if name in given},
+            # Rows that were given from Python cannot be compared: they are joined anew each time.
+            "files": [[each.name, each.size, each.version] for each in stamps(files)] or uuid.uuid4().hex,
+        }
+        self._warned_of: set[str] = set()  # columns
+        self._tables_before = {} if self._before is None else self._before.tables(self._table)
+        self._schema = pa.schema([])  # of the added columns, which the first rows of the list decide
+        self._matched = self._repeated = 0
+
+    def run(self) -> ColumnsAdded:
+        """Write the metadata of all shards with the columns, and then the record by which they count."""
+        before, marks, output = self._before, marks_of(self._table), self._dataset.folder
+        if before is not None and (before.request, before.marks) == (self._request, marks):
+            return self._result(before)
+        number = 0 if before is None else before.number + 1
+        what = orjson.dumps([number, self._request, sorted(marks.items())])
+        folder = hashlib.sha256(what).hexdigest()[:16]
+        self._schema = self._schema_of_list()
+        there = set(output.names(f"{COLUMNS_FOLDER}/{folder}"))  # from a run that was killed
+        done = [shard_id for shard_id in marks if f"{shard_id}.parquet" in there]
+        for shard_id in done:
+            self._count(folder, shard_id)
+        for group in self._groups(self._dataset.finished.only(marks.keys() - set(done))):
+            for shard_id, table in self._joined(group):
+                sink = pa.BufferOutputStream()
+                pq.write_table(table, sink, compression="zstd")
+                output.write(table_name(folder, shard_id), sink.getvalue().to_pybytes())
+        kept = [] if before is None else [field for field in before.schema if field.name not in self._schema.names]
+        schema = pa.schema([*kept, *self._schema])
+        dataset = dataset_id(output)
+        added = AddedColumns(number, folder, self._request, schema, marks, dataset, self._matched, self._repeated)
+        if not output.put_if_absent(f"{COLUMNS_FOLDER}/{number:04d}", added.to_json()):
+            raise OutputError(f"{output.url!r}: other columns were added meanwhile: run the same command again")
+        return self._result(added)
+
+    def _result(self, added: AddedColumns) -> ColumnsAdded:
+        rows = sum(count for count, *_ in added.marks.values())
+        return ColumnsAdded(tuple(self._names.values()), len(added.marks), rows, added.matched, added.repeated)
+
+    def _count(self, folder: str, shard_id: int) -> None:
+        """Add the figures of a shard that is written."""
+        with self._dataset.folder.open(table_name(folder, shard_id)) as stream:
+            found = pq.read_schema(pa.PythonFile(stream, "r")).metadata
+        self._matched += int(found[_MATCHED])
+        self._repeated += int(found[_REPEATED])
+
+    # --- the list ---
+
+    def _columns(self, chosen: Sequence[str] | None) -> dict[str, str]:
+        """Column of the list -> its name in the dataset. Raises MissingColumns, OptionError."""
+        part = inputs_of(self._options, self._stores)[0]
+        with closing(part.blocks(Wanted.only(self._list_column))) as blocks:
+            if (first := next((block for block in blocks if block.rows), None)) is None:
+                raise InputError("the list has no rows")
+            existing = list(part.extent.names) or [*first.values]
+        if missing := [name for name in (self._list_column, *(chosen or ())) if name not in existing]:
+            raise MissingColumns(missing, existing, "on" if missing[0] == self._list_column else "add")
+        names = [name for name in (chosen or existing) if name != self._list_column]
+        if not names:
+            raise OptionError("the list has no column to add")
+        with self._dataset.metadata_file(self._dataset.finished[-1]) as file:
+            own = file.schema_arrow.names
+        if self._own_column not in own:
+            raise MissingColumns([self._own_column], own, "on")
+        members = self._dataset.members.names if self._dataset.members is not None else ()
+        further = self._dataset.run.further if self._dataset.run is not None else ()
+        taken = {*own, *RESERVED_COLUMNS, "ext", *members, *map(member_column, further)}
+        found: dict[str, str] = {}
+        for name in names:
+            found[name] = name if name not in taken else f"{RENAMED}{name}"
+            if found[name] in taken or found[name] in list(found.values())[:-1]:
+                raise OptionError(f"there is a column {found[name]!r} already: rename that of the list")
+            if found[name] != name:
+                log.warning("the dataset has a column %r: that of the list is called %r there", name, found[name])
+        return found
+
+    def _read(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+        """The rows of the list, with the name of their file; a table from Python is a stream, opened anew."""
+        names = (self._list_column, *self._names)
+        typed = TypedRows([Field(self._list_column, self._list_column, "key"), *(Field(n, n) for n in self._names)])
+        for part in inputs_of(self._options, self._stores):
+            rows = 0
+            required = frozenset(names if typed.schema is None else names[:1])
+            wanted = Wanted(names, required, names[:1], needs_types=typed.schema is None)
+            try:
+                with closing(part.blocks(wanted)) as blocks:
+                    for batch in typed.batches(blocks):
+                        self._warn_of(part, batch)
+                        yield part.name, batch
+                        rows += batch.num_rows
+            except ReadError as error:
+                raise error.in_file(part.name, f"row {rows}") from error.__cause__
+
+    def _warn_of(self, part: Input, batch: pa.RecordBatch) -> None:
+        """Say once for each subject what cannot be read, and is null or left out."""
+        found = dict(part.extent.notes)
+        if reasons := batch[BAD_ROW_COLUMN].drop_null():
+            found[BAD_ROW_COLUMN] = f"{reasons[0]}. Rows with such a value lack it."
+        for subject, reason in found.items():
+            if subject not in self._warned_of:
+                self._warned_of.add(subject)
+                log.warning("%s: %s", redacted(part.name or "the list"), reason)
+
+    def _schema_of_list(self) -> pa.Schema:
+        """The added columns with the types of the first rows; a column without a value there is text."""
+        with closing(self._read()) as batches:
+            _, batch = next(batches)
+        return pa.schema([(self._names[name], batch.schema.field(name).type) for name in self._names])
+
+    def _batches(self) -> Iterator[tuple[pa.Array, pa.RecordBatch]]:
+        """Keys, and the added columns."""
+        for _, batch in self._read():
+            columns = [batch[name] for name in self._names]
+            yield _comparable(batch[self._list_column]), pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    # --- the dataset ---
+
+    def _groups(self, shards: Sequence[ShardFiles]) -> Iterator[list[ShardFiles]]:
+        """Shards for which the list is read once."""
+        rows = dict(zip(self._table.ids, self._table.column("count"), strict=True))
+        group: list[ShardFiles] = []
+        size = 0
+        for files in shards:
+            if group and size + rows.get(files.shard_id, 0) > _ROWS_AT_ONCE:
+                yield group
+                group, size = [], 0
+            group.append(files)
+            size += rows.get(files.shard_id, 0)
+        if group:
+            yield group
+
+    def _joined(self, group: Sequence[ShardFiles]) -> Iterator[tuple[int, pa.Table]]:
+        """Shard, and its metadata with the columns."""
+        keys = pa.chunked_array([chunk for files in group for chunk in self._keys(files).chunks], pa.string())
+        wanted = pc.unique(keys).drop_null()
+        found, first, repeated = self._found(wanted)
+        rows = first.take(pc.index_in(keys, value_set=wanted).combine_chunks())  # null: not in the list
+        start = 0
+        for files in group:
+            table = self._metadata(files)
+            own = rows.slice(start, table.num_rows)
+            start += table.num_rows
+            for field in self._schema:
+                table = table.append_column(field, found[field.name].take(own))
+            matched = len(own) - own.null_count
+            self._matched += matched
+            self._repeated += repeated
+            yield files.shard_id, table.replace_schema_metadata({_MATCHED: str(matched), _REPEATED: str(repeated)})
+            repeated = 0  # of a group; its first shard has it
+
+    def _found(self, wanted: pa.Array) -> tuple[pa.Table, pa.Array, int]:
+        """The rows of the list whose keys are wanted, the number of the first one for each key, and how many others
+        there are."""
+        numbers: list[int | None] = [None] * len(wanted)
+        batches: list[pa.RecordBatch] = []
+        count = repeated = 0
+        for keys, batch in self._batches():
+            rows: list[int] = []
+            for row, place in enumerate(pc.index_in(keys, value_set=wanted).to_pylist()):
+                if place is not None and numbers[place] is None:
+                    numbers[place] = count + len(rows)
+                    rows.append(row)
+                elif place is not None:
+                    repeated += 1
+            count += len(rows)
+            batches.append(batch.take(pa.array(rows, pa.int64())))
+        return pa.Table.from_batches(batches, self._schema), pa.array(numbers, pa.int64()), repeated
+
+    def _keys(self, files: ShardFiles) -> pa.ChunkedArray:
+        with self._dataset.metadata_file(files) as file:
+            column = file.read([self._own_column])[self._own_column]
+        try:
+            return pa.chunked_array([_comparable(chunk) for chunk in column.chunks], pa.string())
+        except pa.ArrowException as error:
+            raise OptionError(f"on: values of {self._own_column!r} cannot be compared: {error_text(error)}") from error
+
+    def _metadata(self, files: ShardFiles) -> pa.Table:
+        """The metadata of a shard, with the columns that were added before and are not added again."""
+        with self._dataset.metadata_file(files) as file:
+            table = file.read(self._dataset.metadata_columns(file.schema_arrow)).replace_schema_metadata()
+        name = self._tables_before.get(files.shard_id)
+        if self._before is None or name is None:
+            return table
+        kept = [name for name in self._before.schema.names if name not in self._schema.names]
+        with self._dataset.folder.open(name) as stream:
+            former = pq.read_table(pa.PythonFile(stream, "r"), columns=kept)
+        for column in kept:
+            table = table.append_column(former.schema.field(column), former[column])
+        return table
+
+
+def _comparable(values: pa.Array) -> pa.Array:
+    """Keys or URLs as text, without blanks around them and without credentials, which metadata do not have."""
+    return shown_urls(pc.utf8_trim_whitespace(values.cast(pa.string())))
+
+
+def _shard_table(dataset: Dataset) -> ShardTable:
+    """The finished shards, by the list of shards if it is true, else by their statistics. Raises DamagedShard."""
+    if (table := listed_table(dataset)) is not None:
+        return table
+    entries = []
+    for files, stats in dataset.stats(dataset.finished):
+        if not isinstance(stats, Stats):
+            raise DamagedShard(f"{files.stats} cannot be read: {error_text(stats)}")
+        entries.append(ShardEntry.of_stats(files.shard_id, stats, files.sizes.get(files.data or "", 0)))
+    return ShardTable.of(entries)

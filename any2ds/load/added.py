@@ -1,0 +1,58 @@
+"""Shards whose samples have columns that were added to the metadata later, see `dataset.added_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from any2ds.core.errors import DamagedShard
+from any2ds.core.failures import SUCCESS
+from any2ds.core.tables import values
+from any2ds.storage.folders import OutputFolder
+from any2ds.writers.contract import Fields, IndexedShard
+
+
+class ShardWithColumns:
+    """An `IndexedShard` with the added columns of its samples, which are in memory while it is open."""
+
+    def __init__(self, shard: IndexedShard, folder: OutputFolder, table: str, columns: Sequence[str]) -> None:
+        """`table` is the metadata with the columns, "" for a shard without them. Raises DamagedShard."""
+        self._shard, self._columns = shard, columns
+        self._added: pa.Table | None = None
+        if table:
+            with folder.open(table) as stream:
+                found = pq.read_table(pa.PythonFile(stream, "r"), columns=["status", *columns])
+            self._added = found.filter(pc.equal(found["status"], SUCCESS)).select(columns).combine_chunks()
+            if self._added.num_rows != len(shard):
+                raise DamagedShard(f"{table} has {self._added.num_rows:,} samples, the data {len(shard):,}")
+
+    def __len__(self) -> int:
+        return len(self._shard)
+
+    def keys(self) -> list[str]:
+        return self._shard.keys()
+
+    def get(self, number: int) -> dict[str, Any]:
+        return self._with_columns(self._shard.get(number), number)
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        samples = self._shard.get_many(numbers)
+        return [self._with_columns(sample, number) for sample, number in zip(samples, numbers, strict=True)]
+
+    def _with_columns(self, sample: dict[str, Any], number: int) -> dict[str, Any]:
+        for name in self._columns:
+            sample[name] = None if self._added is None else values(self._added[name].slice(number, 1))[0]
+        return sample
+
+
+def split_fields(fields: Fields, added: Sequence[str]) -> tuple[Fields, list[str]]:
+    """What the data files hold of the fields of a sample, and the added columns that are wanted."""
+    wanted = [name for name in added if fields.columns is None or name in fields.columns]
+    own = None if fields.columns is None else tuple(name for name in fields.columns if name not in added) or ("key",)
+    schema = fields.schema and pa.schema([field for field in fields.schema if field.name not in added])
+    return replace(fields, columns=own, schema=schema), wanted

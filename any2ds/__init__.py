@@ -24,6 +24,7 @@ _PUBLIC = {
     "dataset.add_columns": "add_columns",
     "dataset.features": "Audio Bytes ClassLabel Image Optional Scalar Tensor Text Video parse_bool",
     "describe.inspect": "inspect",
+    "load.collate": "collate",
     "load.load": "load",
     "load.splits": "split",
     "describe.report.report": "report",

@@ -35,6 +35,7 @@ from any2ds.dataset.verify.report import VerifyReport as VerifyReport
 from any2ds.describe.card.card import Card as Card
 from any2ds.describe.summary import Summary as Summary
 from any2ds.estimate.result import Estimate as Estimate
+from any2ds.load.collate import collate as collate
 from any2ds.load.load import load as load
 from any2ds.load.splits import split as split
 from any2ds.recipes.info import Info as Info
@@ -69,6 +70,7 @@ __all__ = [
     "beam",
     "build",
     "card",
+    "collate",
     "download",
     "estimate",
     "inspect",
@@ -124,13 +126,11 @@ def download(
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
-    max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     file_size: int | None = None,
     decode_check: bool = False,
     disable_all_reencoding: bool = False,
     unpack: bool = False,
-    unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
@@ -166,16 +166,13 @@ def download(
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
-    outage_patience: float = 600.0,
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    min_speed: int | str = 100,
     max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
-    max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
@@ -223,7 +220,6 @@ def download(
     grace: float = 10.0,
     transform_threads: int | None = None,
     transform_timeout: float = 300.0,
-    max_decoded_bytes: int | str = 1073741824,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     quiet: bool = False,
     rank: int | None = None,
@@ -252,14 +248,14 @@ def download(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed (default: by the file name, else txt)
-        separator: between the values of a line: ';', '|', tab (default: a comma; in tsv a tab)
-        quoting: of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows (default: auto)
+        separator: between values: ';', '|', tab (default: comma; in tsv tab)
+        quoting: of csv and tsv: minimal, none; auto: minimal in csv, by the first rows in tsv (default: auto)
         comment: beginning of lines that are no rows: # (default: none)
         columns: names of the columns of a csv or tsv without a header: url,caption (default: the first line)
-        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or by its mark)
-        rows: path to the array of rows in a json document: data.items (default: the document)
-        url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
-        default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
+        encoding: of text: latin-1, cp1252 … (default: utf-8, or by its mark)
+        rows: path to the rows in a json document: data.items (default: None)
+        url_template: URLs of columns: 'https://host/{id}.{extension}' (default: None)
+        default_scheme: of URLs that have none: https or http (default: they fail)
         unescape_html: turn &amp; and the like in URLs into characters (default: False)
         url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
         require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
@@ -267,8 +263,8 @@ def download(
         save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
         limit: the first N rows only; the same command without it makes the rest (default: all)
         shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
-        column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
-        on_bad_row: a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there (default: fail_row)
+        column_types: Arrow types of columns: id:string,score:float (default: None)
+        on_bad_row: of malformed rows: fail_row, as bad_row; stop, which reads up to there (default: fail_row)
     What is written:
         preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
@@ -276,114 +272,108 @@ def download(
         incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
         metadata_format: parquet always; csv and jsonl in addition (default: parquet)
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
-        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of stored files; auto: by their content (default: auto)
+        file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
         verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
-        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        on_hash_mismatch: another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        staging_dir: local folder of unpublished shards (default: .any2ds/tmp of a local dataset, else temp)
         fsync: flush published files, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
-        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        min_free_bytes: bytes to leave free (default: 256MiB, at most 2 %)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
         file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
-        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        decode_check: decode files: damaged ones fail as not_decodable; adds width, duration … to the metadata (default: False)
         disable_all_reencoding: decode nothing: store all byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
-        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
+        unpack: files in archives (zip, tar, gz …) become samples (default: False)
+        unpack_max_bytes: what unpacks to more fails (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
         resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        resize_only_if_bigger: keep small images (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep (default: keep)
         encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
-        skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: what is not decoded as an image fails as not_decodable (default: False)
-        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
-        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
-        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
+        skip_reencode: keep the bytes of unchanged images (default: True)
+        only_images: what is no image fails as not_decodable (default: False)
+        min_image_size: a side of fewer pixels fails as too_small (default: 0)
+        max_image_area: more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: longer / shorter side, at most (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
         bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
         animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
-        audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
-        audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
-        min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: None)
+        audio_channels: 1 for mono, 2 for stereo; of the same files (default: None)
+        audio_format: flac, ogg, opus, mp3, wav or keep (default: keep)
+        min_duration: seconds; shorter files fail as too_short (default: 0)
+        max_duration: seconds; longer ones fail as too_long; 0: no limit (default: None)
+        audio_trim: seconds to keep from the start of sound; 0: all (default: 0)
     What becomes of video:
         video_size: shorter side in pixels; 0 keeps it (default: 0)
-        video_fps: frames per second (default: as it is)
+        video_fps: frames per second (default: None)
         video_format: mp4, webm, mkv or keep (default: keep)
-        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clip_seconds: cut sound and video into so many seconds; 0: no (default: 0)
         clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
         frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
         frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
         video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        thread_count: transfers in flight per process, or auto (default: auto)
         timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
-        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
-        outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
+        total_timeout: seconds for an attempt; 0: no limit (default: by the size)
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
-        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
         max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
-        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
-        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
-        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
-        max_redirects: redirects followed (default: 10)
+        host_delay: seconds between two transfers to a host (default: 0)
+        max_retry_after: seconds to wait for Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        referer_col: column with the page of each file, sent as its Referer (default: None)
-        proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
+        referer_col: column sent as the Referer of each file (default: None)
+        proxy: for all requests: http://, https:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
         allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
-        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        block_private_addresses: refuse loopback and private addresses (default: False)
+        allow_link_local: fetch from link-local addresses, metadata services (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
         beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        max_shard_retry: retries of a shard, also if its process died (default: 3)
+        grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
         transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How several runs make a dataset together:
-        rank: number of this run, from 0, among those that make the dataset together (default: by Slurm, torchrun, Kubernetes)
+        rank: number of this run, from 0, of several that make a dataset (default: by Slurm, torchrun, Kubernetes)
         world_size: number of these runs; 1 for a run of its own (default: SLURM_NTASKS, WORLD_SIZE)
     How it is watched:
-        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_interval: seconds between progress lines, and records (default: 10)
         log_format: of progress lines: text, or json (default: text)
-        report: write report.html into the output folder at the end (default: True)
+        report: write report.html into the output folder (default: True)
         reporters: further reporters: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0: any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         config: YAML or JSON file with any of these; what is given here wins
@@ -399,21 +389,17 @@ def retry(
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
-    max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
-    outage_patience: float = 600.0,
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    min_speed: int | str = 100,
     max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
-    max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
@@ -461,7 +447,6 @@ def retry(
     grace: float = 10.0,
     transform_threads: int | None = None,
     transform_timeout: float = 300.0,
-    max_decoded_bytes: int | str = 1073741824,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     quiet: bool = False,
     log_interval: float = 10.0,
@@ -480,58 +465,53 @@ def retry(
         codes: failures to try again: codes, http_4xx, http_5xx, all, or transient (default: transient)
         transform: the steps of your own of the dataset, if it was made elsewhere (default: those of the dataset)
     How it is stored:
-        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        staging_dir: local folder of unpublished shards (default: .any2ds/tmp of a local dataset, else temp)
         fsync: flush published files, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
-        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        min_free_bytes: bytes to leave free (default: 256MiB, at most 2 %)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        thread_count: transfers in flight per process, or auto (default: auto)
         timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
-        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
-        outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
+        total_timeout: seconds for an attempt; 0: no limit (default: by the size)
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
-        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
         max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
-        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
-        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
-        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
-        max_redirects: redirects followed (default: 10)
+        host_delay: seconds between two transfers to a host (default: 0)
+        max_retry_after: seconds to wait for Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        referer_col: column with the page of each file, sent as its Referer (default: None)
-        proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
+        referer_col: column sent as the Referer of each file (default: None)
+        proxy: for all requests: http://, https:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
         allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
-        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        block_private_addresses: refuse loopback and private addresses (default: False)
+        allow_link_local: fetch from link-local addresses, metadata services (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
         beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        max_shard_retry: retries of a shard, also if its process died (default: 3)
+        grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
         transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How it is watched:
-        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_interval: seconds between progress lines, and records (default: 10)
         log_format: of progress lines: text, or json (default: text)
-        report: write report.html into the output folder at the end (default: True)
+        report: write report.html into the output folder (default: True)
         reporters: further reporters: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0: any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         config: YAML or JSON file with any of these; what is given here wins
@@ -580,13 +560,11 @@ def estimate(
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
-    max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     file_size: int | None = None,
     decode_check: bool = False,
     disable_all_reencoding: bool = False,
     unpack: bool = False,
-    unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
@@ -622,16 +600,13 @@ def estimate(
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
-    outage_patience: float = 600.0,
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    min_speed: int | str = 100,
     max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
-    max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
@@ -679,7 +654,6 @@ def estimate(
     grace: float = 10.0,
     transform_threads: int | None = None,
     transform_timeout: float = 300.0,
-    max_decoded_bytes: int | str = 1073741824,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     quiet: bool = False,
     rank: int | None = None,
@@ -696,7 +670,6 @@ def estimate(
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
     bandwidth: int = 1000000000,
     sample_folder: str | Path = "estimate-sample",
-    sample_seed: int = 0,
     format: Literal["screen", "json"] = "screen",
     config: str | Path | None = None,
     image_size: Any = ...,
@@ -710,14 +683,14 @@ def estimate(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed (default: by the file name, else txt)
-        separator: between the values of a line: ';', '|', tab (default: a comma; in tsv a tab)
-        quoting: of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows (default: auto)
+        separator: between values: ';', '|', tab (default: comma; in tsv tab)
+        quoting: of csv and tsv: minimal, none; auto: minimal in csv, by the first rows in tsv (default: auto)
         comment: beginning of lines that are no rows: # (default: none)
         columns: names of the columns of a csv or tsv without a header: url,caption (default: the first line)
-        encoding: of a list that is text: latin-1, cp1252, shift_jis … (default: utf-8, or by its mark)
-        rows: path to the array of rows in a json document: data.items (default: the document)
-        url_template: URLs made of columns: 'https://host/{photo_id}.{extension}' (default: the column url_col)
-        default_scheme: scheme of URLs that have none: https or http (default: they fail as bad_url)
+        encoding: of text: latin-1, cp1252 … (default: utf-8, or by its mark)
+        rows: path to the rows in a json document: data.items (default: None)
+        url_template: URLs of columns: 'https://host/{id}.{extension}' (default: None)
+        default_scheme: of URLs that have none: https or http (default: they fail)
         unescape_html: turn &amp; and the like in URLs into characters (default: False)
         url_col: column of the URLs, or a path: image.url, images[].url; image:image_url,mask:mask_url for rows with several (default: url)
         require: of several URLs in a row: all have to be there, any of them, or names: image,mask (default: all)
@@ -725,8 +698,8 @@ def estimate(
         save_additional_columns: columns to carry into the metadata; id,width:original_width renames; '*' is all (default: None)
         limit: the first N rows only; the same command without it makes the rest (default: all)
         shuffle: seed of a random order of rows: of a whole parquet list, else within 100,000 rows (default: the list's order)
-        column_types: Arrow types of columns: id:string,score:float (default: parquet's; else by the first rows)
-        on_bad_row: a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there (default: fail_row)
+        column_types: Arrow types of columns: id:string,score:float (default: None)
+        on_bad_row: of malformed rows: fail_row, as bad_row; stop, which reads up to there (default: fail_row)
     What is written:
         preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
@@ -734,114 +707,108 @@ def estimate(
         incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
         metadata_format: parquet always; csv and jsonl in addition (default: parquet)
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
-        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of stored files; auto: by their content (default: auto)
+        file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
         verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
-        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        on_hash_mismatch: another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        staging_dir: local folder of unpublished shards (default: .any2ds/tmp of a local dataset, else temp)
         fsync: flush published files, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
-        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        min_free_bytes: bytes to leave free (default: 256MiB, at most 2 %)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
         file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
-        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        decode_check: decode files: damaged ones fail as not_decodable; adds width, duration … to the metadata (default: False)
         disable_all_reencoding: decode nothing: store all byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
-        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
+        unpack: files in archives (zip, tar, gz …) become samples (default: False)
+        unpack_max_bytes: what unpacks to more fails (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
         resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        resize_only_if_bigger: keep small images (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep (default: keep)
         encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
-        skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: what is not decoded as an image fails as not_decodable (default: False)
-        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
-        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
-        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
+        skip_reencode: keep the bytes of unchanged images (default: True)
+        only_images: what is no image fails as not_decodable (default: False)
+        min_image_size: a side of fewer pixels fails as too_small (default: 0)
+        max_image_area: more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: longer / shorter side, at most (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
         bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
         animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
-        audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
-        audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
-        min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: None)
+        audio_channels: 1 for mono, 2 for stereo; of the same files (default: None)
+        audio_format: flac, ogg, opus, mp3, wav or keep (default: keep)
+        min_duration: seconds; shorter files fail as too_short (default: 0)
+        max_duration: seconds; longer ones fail as too_long; 0: no limit (default: None)
+        audio_trim: seconds to keep from the start of sound; 0: all (default: 0)
     What becomes of video:
         video_size: shorter side in pixels; 0 keeps it (default: 0)
-        video_fps: frames per second (default: as it is)
+        video_fps: frames per second (default: None)
         video_format: mp4, webm, mkv or keep (default: keep)
-        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clip_seconds: cut sound and video into so many seconds; 0: no (default: 0)
         clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
         frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
         frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
         video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        thread_count: transfers in flight per process, or auto (default: auto)
         timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
-        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
-        outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
+        total_timeout: seconds for an attempt; 0: no limit (default: by the size)
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
-        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
         max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
-        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
-        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
-        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
-        max_redirects: redirects followed (default: 10)
+        host_delay: seconds between two transfers to a host (default: 0)
+        max_retry_after: seconds to wait for Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        referer_col: column with the page of each file, sent as its Referer (default: None)
-        proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
+        referer_col: column sent as the Referer of each file (default: None)
+        proxy: for all requests: http://, https:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
         allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
-        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        block_private_addresses: refuse loopback and private addresses (default: False)
+        allow_link_local: fetch from link-local addresses, metadata services (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
         beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        max_shard_retry: retries of a shard, also if its process died (default: 3)
+        grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
         transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How several runs make a dataset together:
-        rank: number of this run, from 0, among those that make the dataset together (default: by Slurm, torchrun, Kubernetes)
+        rank: number of this run, from 0, of several that make a dataset (default: by Slurm, torchrun, Kubernetes)
         world_size: number of these runs; 1 for a run of its own (default: SLURM_NTASKS, WORLD_SIZE)
     How it is watched:
-        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_interval: seconds between progress lines, and records (default: 10)
         log_format: of progress lines: text, or json (default: text)
-        report: write report.html into the output folder at the end (default: True)
+        report: write report.html into the output folder (default: True)
         reporters: further reporters: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0: any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
     What is estimated:
@@ -850,7 +817,6 @@ def estimate(
         machines: numbers of machines like this one (default: 1,4,16)
         bandwidth: of the line of each machine: 100Mbit, 1Gbit (default: 1Gbit)
         sample_folder: folder for the dataset of the sample (default: estimate-sample)
-        sample_seed: draws the same rows again (default: 0)
         format: screen or json (default: screen)
         config: YAML or JSON file with any of these; what is given here wins
 
@@ -878,7 +844,7 @@ def verify(
         repair: remove the files of broken shards, so that they are made again (default: False)
         json: file for the report as JSON, - for standard output (default: None)
         processes_count: processes that read shards (default: number of cores)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         quiet: no progress on the terminal (default: False)
         config: YAML or JSON file with any of these; what is given here wins
 
@@ -898,7 +864,7 @@ def inspect(
     What is looked at:
         output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         samples: rows that are shown (default: 5)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         json: file for all of it as JSON, - for standard output (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
@@ -922,7 +888,7 @@ def report(
         output: file to write to, - for standard output (default: report.html; of md and json -)
         samples: samples that the page shows (needs format=html) (default: 64)
         open: show the page in a browser (needs format=html) (default: False)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the summary. Raises UsageError for a folder that holds no dataset, or a file that cannot be written."""
@@ -947,7 +913,7 @@ def card(
         language: of captions and texts, as codes: en, de (default: None)
         output: file for the card, - for standard output (default: README.md of the dataset)
         force: replace a README.md that any2ds did not write (default: False)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a
@@ -977,7 +943,7 @@ def add_columns(
         separator: between the values of a line (default: a comma; in tsv a tab)
         encoding: of a list that is text (default: utf-8, or by its mark)
         rows: path to the array of rows in a json document (default: the document)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns how many rows have the columns. Raises UsageError for a folder that holds no dataset, a list that cannot
@@ -1014,13 +980,11 @@ def build(
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
-    max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     file_size: int | None = None,
     decode_check: bool = False,
     disable_all_reencoding: bool = False,
     unpack: bool = False,
-    unpack_max_files: int = 10000,
     unpack_max_bytes: int | str = 1073741824,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
@@ -1056,16 +1020,13 @@ def build(
     thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
-    outage_patience: float = 600.0,
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    min_speed: int | str = 100,
     max_per_host: int = 64,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
-    max_redirects: int = 10,
     max_file_bytes: int | str = 1073741824,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
@@ -1113,7 +1074,6 @@ def build(
     grace: float = 10.0,
     transform_threads: int | None = None,
     transform_timeout: float = 300.0,
-    max_decoded_bytes: int | str = 1073741824,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     quiet: bool = False,
     log_interval: float = 10.0,
@@ -1146,111 +1106,105 @@ def build(
         incremental_mode: with shards there: incremental makes what is missing, extend adds a list, overwrite begins anew (default: incremental)
         metadata_format: parquet always; csv and jsonl in addition (default: parquet)
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
-        parquet_data: column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes (needs output_format=parquet) (default: binary)
+        parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
-        file_ext: extension of stored files; auto: by their content (default: auto)
+        file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
         verify_hash: column with the hash of each file, and its kind: checksum:sha256 (default: None)
-        on_hash_mismatch: a file with another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        on_hash_mismatch: another hash: fail_row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: fetch a URL of several rows once per shard, once per run, or for each row (none) (default: shard)
     How it is stored:
-        staging_dir: local folder where shards wait before they are published (default: .any2ds/tmp of a local dataset, else temp)
+        staging_dir: local folder of unpublished shards (default: .any2ds/tmp of a local dataset, else temp)
         fsync: flush published files, so that a power failure leaves no partial shard (default: True)
-        min_free_bytes: bytes of the disk to leave free; 0: none (default: 256MiB, at most 2 %)
-        max_staging_bytes: bytes of shards that may wait for a slow store, per process (default: 16GiB)
-        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        min_free_bytes: bytes to leave free (default: 256MiB, at most 2 %)
+        storage_options: credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     What becomes of the files:
         file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: originals are kept)
-        decode_check: decode files: what is damaged fails as not_decodable; width, duration … go into the metadata (default: False)
+        decode_check: decode files: damaged ones fail as not_decodable; adds width, duration … to the metadata (default: False)
         disable_all_reencoding: decode nothing: store all byte for byte (default: False)
-        unpack: files in archives (zip, tar, gz, tar.zst …) become samples (default: False)
-        unpack_max_files: archives with more files fail as unpacks_too_large (needs unpack) (default: 10000)
-        unpack_max_bytes: archives, sound and video that unpack to more fail as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
+        unpack: files in archives (zip, tar, gz …) become samples (default: False)
+        unpack_max_bytes: what unpacks to more fails (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own: module:function, or my_step.py:clean (default: None)
         member_options: other options for a URL column: mask:encode_format=png,file_size=0 (default: None)
     What becomes of images:
         resize_mode: file_size is the shorter side: keep_ratio; the longer: keep_ratio_largest; a square: center_crop, border (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: small images stay as they are (needs file_size) (default: True)
+        resize_only_if_bigger: keep small images (needs file_size) (default: True)
         upscale_interpolation: for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: for shrinking images; nearest_exact for masks (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep (default: keep)
         encode_quality: 1 to 100; of png 0 to 9, its compression (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
-        skip_reencode: keep the bytes of an image that needs no change (default: True)
-        only_images: what is not decoded as an image fails as not_decodable (default: False)
-        min_image_size: images with a shorter side of fewer pixels fail as too_small (default: 0)
-        max_image_area: images with more pixels fail as too_many_pixels (default: 200 million)
-        max_aspect_ratio: images with a longer side of more shorter ones fail as aspect_ratio (default: no limit)
+        skip_reencode: keep the bytes of unchanged images (default: True)
+        only_images: what is no image fails as not_decodable (default: False)
+        min_image_size: a side of fewer pixels fails as too_small (default: 0)
+        max_image_area: more pixels fail as too_many_pixels (default: 200 million)
+        max_aspect_ratio: longer / shorter side, at most (default: no limit)
         extract_exif: add EXIF to the metadata, as JSON (default: False)
         bbox_col: column of boxes to blur: [[left, top, right, bottom], …], parts of width and height (default: None)
         animated: of animated images: first, a still one; keep, the file (default: first if images are resized or encoded)
     What becomes of sound:
-        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: as it is)
-        audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
-        audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
-        min_duration: seconds; shorter sound or video fails as too_short (default: 0)
-        max_duration: seconds; longer sound or video fails as too_long; 0: no limit (default: no limit)
-        audio_trim: seconds to keep of a sound file, from its start; 0: all (default: 0)
+        audio_rate: sample rate of sound files in Hz; of video with video_audio=split (default: None)
+        audio_channels: 1 for mono, 2 for stereo; of the same files (default: None)
+        audio_format: flac, ogg, opus, mp3, wav or keep (default: keep)
+        min_duration: seconds; shorter files fail as too_short (default: 0)
+        max_duration: seconds; longer ones fail as too_long; 0: no limit (default: None)
+        audio_trim: seconds to keep from the start of sound; 0: all (default: 0)
     What becomes of video:
         video_size: shorter side in pixels; 0 keeps it (default: 0)
-        video_fps: frames per second (default: as it is)
+        video_fps: frames per second (default: None)
         video_format: mp4, webm, mkv or keep (default: keep)
-        clip_seconds: cut sound and video into samples of so many seconds; 0: no clips (default: 0)
+        clip_seconds: cut sound and video into so many seconds; 0: no (default: 0)
         clips_col: column of [start, end] pairs in seconds, each a sample of sound or video (default: None)
         frames: store so many evenly spaced images in place of a video; 0: none (default: 0)
         frame_interval: store an image every so many seconds in place of a video; 0: none (default: 0)
         video_audio: sound of video: keep; drop; or split, into a file of its own (default: keep)
     How it is fetched:
-        thread_count: transfers in flight per process: auto, or a number (default: auto)
+        thread_count: transfers in flight per process, or auto (default: auto)
         timeout: seconds until the first byte, redirects included, and between bytes; 0: no limit (default: 10)
-        total_timeout: seconds for an attempt; 0: no limit (default: grows with the size)
-        outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
+        total_timeout: seconds for an attempt; 0: no limit (default: by the size)
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
-        stall_timeout: seconds that a transfer may be slower than min_speed; 0: no limit (default: 30)
-        min_speed: bytes per second below which a transfer stalls (not with stall_timeout=0) (default: 100)
+        stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
         max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
-        host_delay: seconds between two transfers to a host, of all machines together (default: 0)
-        max_retry_after: seconds to wait for a host that sends Retry-After, at most (default: 120)
-        watchdog_timeout: seconds without progress until other processes go on; 0: never (default: more than the other limits allow)
-        max_redirects: redirects followed (default: 10)
+        host_delay: seconds between two transfers to a host (default: 0)
+        max_retry_after: seconds to wait for Retry-After, at most (default: 120)
+        watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
         max_file_bytes: larger bodies fail as too_large (default: 1GiB)
         max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
         user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
         headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
-        referer_col: column with the page of each file, sent as its Referer (default: None)
-        proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
+        referer_col: column sent as the Referer of each file (default: None)
+        proxy: for all requests: http://, https:// or socks5h:// (default: None)
         nameservers: name servers: 1.1.1.1,8.8.8.8; os: the system looks up all names (default: those of the system)
         ignore_ssl_certificate: accept any certificate of servers (default: False)
         disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
         robots: robots.txt: public respects it on the public web, respect everywhere, ignore nowhere (default: public)
         allow_schemes: further schemes of rows, read with your rights and credentials: file,s3 (default: none)
-        block_private_addresses: refuse loopback and private addresses, for lists of strangers (default: False)
-        allow_link_local: fetch from link-local addresses and metadata services of clouds (not with block_private_addresses) (default: False)
+        block_private_addresses: refuse loopback and private addresses (default: False)
+        allow_link_local: fetch from link-local addresses, metadata services (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
-        ray_address: the cluster: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
+        ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
         beam_options: flags of Beam: --runner=DataflowRunner,--project=… (default: this machine)
         subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
-        max_shard_retry: retries of a shard that failed, or whose process died (default: 3)
-        grace: seconds to finish open shards after Ctrl-C or SIGTERM (default: 10)
+        max_shard_retry: retries of a shard, also if its process died (default: 3)
+        grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes; 1 on a cluster)
         transform_timeout: seconds for a file, or batch, before it fails as transform_timeout; 0: no limit (default: 300)
-        max_decoded_bytes: bytes of memory for files being decoded, per process (default: 1GiB)
         log_level: debug, info, warning or error (default: warning)
         quiet: no progress and no report on the terminal (default: False)
     How it is watched:
-        log_interval: seconds between progress lines, and between records of reporters (default: 10)
+        log_interval: seconds between progress lines, and records (default: 10)
         log_format: of progress lines: text, or json (default: text)
-        report: write report.html into the output folder at the end (default: True)
+        report: write report.html into the output folder (default: True)
         reporters: further reporters: jsonl, prometheus, wandb (default: None)
-        metrics_port: port for Prometheus, which it turns on; 0 for any (default: None)
+        metrics_port: port for Prometheus, which it turns on; 0: any (default: None)
         enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
         wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
         config: YAML or JSON file with any of these; what is given here wins

@@ -57,24 +57,10 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(opened, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
-# Command -> what runs it: a function of the package, whose `run` takes parsed options, or one of a group of options.
-_FUNCTIONS = {
-    "download": "run.download:download",
-    "retry": "run.retry:retry",
-    "estimate": "estimate.estimate:estimate",
-    "verify": "dataset.verify.verify:verify",
-    "inspect": "describe.inspect:inspect",
-    "report": "describe.report.report:report",
-    "card": "describe.card.card:card",
-    "add-columns": "dataset.add_columns:add_columns",
-    "build": "recipes.build:build",
-    "new": "recipes.new:new",
-    "recipes": "recipes.listing:lines",
-}
-
-
 def _execute(name: str, options: ParsedOptions) -> int:
     """Run a command and show its result; the exit code."""
+    from any2ds.config.commands import COMMANDS
+
     wanted = options.groups[-1 if name == "estimate" else 0]
     if name in _SHOWS:
         goes_into_files = name in ("card", "estimate", "report")
@@ -84,7 +70,7 @@ def _execute(name: str, options: ParsedOptions) -> int:
     with _started_ahead(name, options):
         if name == "download":
             options = _with_rank(options)
-        module, _, function = _FUNCTIONS[name].partition(":")
+        module, _, function = COMMANDS[name].function.partition(":")
         function = getattr(importlib.import_module(f"any2ds.{module}"), function)
         result: Any = function.run(options) if hasattr(function, "run") else function(wanted)
     if name in ("download", "build"):

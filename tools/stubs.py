@@ -25,7 +25,7 @@ from any2ds.core.reports import RunReport
 
 _CLASSES = (
     *("Audio", "Bytes", "ClassLabel", "Image", "Optional", "Scalar", "Tensor", "Text", "Video", "parse_bool"),
-    *("Info", "Recipe", "RecipeConfig", "UrlRows", "split"),
+    *("Info", "Recipe", "RecipeConfig", "UrlRows", "collate", "split"),
 )
 STUB = Path(__file__).parents[1] / "any2ds" / "__init__.pyi"
 _HEAD = '''"""{doc}"""

@@ -1,164 +1,96 @@
-"""Options written as a command line, or a call from Python, takes them."""
+"""Commands that are suggested, made of what was given to another one."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from any2ds.config import presets
-from any2ds.config.options import (
-    GROUPS,
-    FetchOptions,
-    RunOptions,
-    StorageOptions,
-    changed,
-    flat,
-    parse_options,
-    public,
-    read_config_file,
-)
-from any2ds.config.recipes import BUILD_GROUPS
-from any2ds.core.errors import OptionError, UsageError, printable, redacted
+from any2ds.config.given import SECRET, Given
+from any2ds.config.options import DECIDING_GROUPS, GROUPS, FetchOptions, RunOptions, StorageOptions, names_of
+from any2ds.core.errors import printable, redacted
 
-_LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
-_NOT_OF_THE_DATASET = frozenset({"url_list", "output_folder", *_LEFT_OUT})
-_OF_BUILD = frozenset(f.name for group in BUILD_GROUPS for f in dataclasses.fields(group)) - _NOT_OF_THE_DATASET
+# The list and folder, which a command names first, what is for a folder with shards, and what hides the run's words.
+_LEFT_OUT = frozenset({"url_list", "output_folder", "incremental_mode", "quiet", "log_level"})
+_OF_RETRY = names_of((StorageOptions, FetchOptions, RunOptions)) - _LEFT_OUT
+_OF_DATASETS = names_of(DECIDING_GROUPS)
 _MOST_LISTS = 3  # named
+_PYTHON = re.compile(r"-?[0-9]+(\.[0-9]+)?|True|False|None|\.\.\.", re.ASCII)  # texts that are values of Python
 
 
-def retry_command(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """The command that fetches again what failed, with those `options` on fetching, storing and running that differ
-    from their defaults, and the file that `config` among them names.
-
-    `options` are as `config.public` has them: what is secret has to be given again by whoever knows it. With
-    `has_stores`, `storage_options` were given, which no command shows.
-    """
-    chosen = (f"--{name}={_text(value)}" for name, value in _chosen(options))
-    return _quoted(["any2ds", "retry", _subject(folder), *_access_flags(options, has_stores), *chosen])
+def retry_command(folder: str, given: Given) -> str:
+    """The command that fetches again what failed in a dataset, as the run did that was `given` these options."""
+    subject = f"--output_folder={folder}" if folder.startswith("-") else folder
+    return _quoted(["any2ds", "retry", subject, *(f"--{name}={text}" for name, text in _for_retry(given))])
 
 
-def download_command(folder: str, lists: Sequence[str], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
-    """The command that makes such a dataset in `folder`, of `lists`: with those `options` that are changed, or `asked`
-    for with their default values, and without secrets."""
+def retry_call(folder: str, given: Given) -> str:
+    """`retry_command` as a call from Python."""
+    keywords = (f"{name}={text if _PYTHON.fullmatch(text) else repr(text)}" for name, text in _for_retry(given))
+    return f"any2ds.retry({', '.join([repr(folder), *keywords])})"
+
+
+def _for_retry(given: Given) -> Iterator[tuple[str, str]]:
+    """The options that a retry takes as well, first the config file with those that stand in it."""
+    if "config" in given:
+        yield "config", given["config"][0]
+    for name, (text, source) in given.items():
+        if name in _OF_RETRY and source != "config":
+            yield name, text
+
+
+def download_command(folder: str, lists: Sequence[str], given: Given, for_others: bool = False) -> str:
+    """The command that makes such a dataset in `folder`, of `lists`, with what was `given`, but for credentials; one
+    `for_others` has no options on how a machine fetched and stored it."""
     more = "…" if len(lists) > _MOST_LISTS else ""
-    arguments = [f"--url_list={','.join(map(redacted, lists[:_MOST_LISTS])) or '…'}{more}", f"--output_folder={folder}"]
-    known = {name: value for name, value in options.items() if name not in _NOT_OF_THE_DATASET}
-    arguments += [f"--{name}={redacted(value)}" for name, value in given_options(known, asked).items()]
-    return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+    words = [f"--url_list={','.join(map(redacted, lists[:_MOST_LISTS])) or '…'}{more}", f"--output_folder={folder}"]
+    options = dataset_options(given) if for_others else _flags(given, names_of(GROUPS).union(_foreign_names(given)))
+    return printable("any2ds " + " ".join(map(shlex.quote, [*words, *options])))
 
 
-def build_command(recipe: str, options: Mapping[str, Any], asked: Collection[str] = (), data_dir: str = "") -> str:
-    """The command that builds `recipe`, in `data_dir`, with those of the `options` of a dataset that it takes."""
-    known = {name: value for name, value in options.items() if name in _OF_BUILD}
-    given = {"data_dir": data_dir} if data_dir else {}
-    arguments = [f"--{name}={redacted(value)}" for name, value in {**given, **given_options(known, asked)}.items()]
-    return printable(" ".join(["any2ds build", shlex.quote(recipe), *map(shlex.quote, arguments)]))
+def build_command(recipe: str, given: Given, data_dir: str = "", for_others: bool = False) -> str:
+    """The command that builds `recipe`, in `data_dir`, with what was `given`; see `download_command`."""
+    from any2ds.config.recipes import BUILD_GROUPS, BuildOptions  # which a run of a list does not need
+
+    taken = names_of(BUILD_GROUPS) - names_of([BuildOptions])
+    taken = (taken & _OF_DATASETS if for_others else taken) | {"imports", "max_examples_per_split"}
+    words = [recipe, *([f"--data_dir={data_dir}"] if data_dir else []), *_flags(given, taken)]
+    return printable("any2ds build " + " ".join(map(shlex.quote, words)))
 
 
-def given_options(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, str]:
-    """Those of recorded `options` that a command has to give, as text: that are changed, or `asked` for with their
-    default values, without secrets; with a preset those that it does not set itself, and under its names."""
-    known = public(options)
-    try:
-        chosen = _by_preset(known) if known.get("preset") is not None else changed(known, asked)
-    except (OptionError, ValueError):  # recorded by another version
-        chosen = changed(known, asked)
-    return {name: _text(value) for name, value in chosen.items()}
+def dataset_options(given: Given) -> list[str]:
+    """`--name=value` for each option that was given about what the dataset holds."""
+    return _flags(given, _OF_DATASETS.union(_foreign_names(given)))
 
 
-def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from those of the preset alone, under its names. Raises OptionError or ValueError."""
-    preset = presets.find(known["preset"])
-    if preset is None:
-        raise ValueError("without a preset")
-    given = {"preset": known["preset"]}
+def _foreign_names(given: Given) -> Collection[str]:
+    """The names of options that only the tool of the preset has."""
+    preset = presets.find(given["preset"][0]) if "preset" in given else None
+    return preset.options.keys() if preset else ()
 
-    def differing() -> dict[str, Any]:
-        made = public(flat(parse_options({"url_list": "-", **given}, GROUPS).groups))
-        return {name: value for name, value in known.items() if made.get(name) != value and value not in (None, [])}
 
-    for name in preset.deciding:
-        if name in (others := differing()):
-            given[name] = others[name]
-    theirs = {ours: name for name, ours in preset.renamed.items()}
-    return {theirs.get(name, name): value for name, value in {**given, **differing()}.items()}
+def _flags(given: Given, taken: Collection[str]) -> list[str]:
+    """`--name=value` for each of the options `taken` that was given, without credentials."""
+    return [
+        f"--{name}={redacted(text)}"
+        for name, (text, source) in given.items()
+        if name in taken and name not in _LEFT_OUT and source != "preset" and text != SECRET
+    ]
 
 
 def load_call(folder: str, has_stores: bool = False) -> str:
-    """The call that loads the samples of a dataset; see `retry_command`."""
+    """The call that loads the samples of a dataset; with `has_stores` it needs `storage_options`, which are secret."""
     return f"any2ds.load({json.dumps(folder, ensure_ascii=False)}{', storage_options=...' if has_stores else ''})"
 
 
-def _access_flags(options: Mapping[str, Any], has_stores: bool) -> list[str]:
-    """How a command gets the options that it does not show, such as credentials."""
-    if options.get("config"):
-        return [f"--config={options['config']}"]
-    return ["--storage_options=..."] if has_stores else []
-
-
-def _access_keywords(options: Mapping[str, Any], has_stores: bool) -> list[str]:
-    """Keywords of a call that stand for the flags of `_access_flags`."""
-    if options.get("config"):
-        return [f"config={options['config']!r}"]
-    return ["storage_options=..."] if has_stores else []
-
-
-def flag(name: str, value: Any) -> str:
+def flag(name: str, value: str) -> str:
     """`--name=value`, quoted for a shell."""
-    return _quoted([f"--{name}={_text(value)}"])
-
-
-def retry_call(folder: str, options: Mapping[str, Any], has_stores: bool = False) -> str:
-    """`retry_command` as a call from Python."""
-    chosen = (f"{name}={value!r}" for name, value in _chosen(options))
-    return f"any2ds.retry({', '.join([repr(folder), *_access_keywords(options, has_stores), *chosen])})"
-
-
-def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options that differ from their defaults, as far as a retry takes them and text can express them. Nobody chose
-    what a preset has set."""
-    fields = {f.name: f for group in (StorageOptions, FetchOptions, RunOptions) for f in dataclasses.fields(group)}
-    preset = presets.find(options.get("preset"))
-    of_preset = public(preset.defaults) if preset is not None else {}
-    of_file: Mapping[str, Any] = {}
-    with contextlib.suppress(UsageError):  # it is gone, or was changed since the run began
-        of_file = read_config_file(options["config"]) if options.get("config") else {}
-    for name, value in changed(options).items():
-        if name in fields and name in of_file and _means(fields[name], _text(of_file[name]), value):
-            continue
-        if name in of_preset and of_preset[name] == value:
-            continue
-        if name in fields and name not in _LEFT_OUT and _means(fields[name], _text(value), value):
-            yield name, value
-
-
-def _subject(folder: str) -> str:
-    return f"--output_folder={folder}" if folder.startswith("-") else folder
+    return _quoted([f"--{name}={value}"])
 
 
 def _quoted(arguments: list[str]) -> str:
     return subprocess.list2cmdline(arguments) if sys.platform == "win32" else shlex.join(arguments)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _means(field: dataclasses.Field[Any], text: str, value: Any) -> bool:
-    """Whether the parser of the option makes `value` of `text`."""
-    try:
-        return bool(_plain(field.metadata["parse"](text)) == _plain(value))
-    except (ValueError, OptionError):
-        return False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
-
-from any2ds.config import options, recipes
 
 SHORT_NAMES: Mapping[str, str] = {"output_folder": "-o"}
 """Option -> what may stand in place of `--option`."""
@@ -20,18 +19,27 @@ class Command:
 
     usage: str
     summary: str
-    groups: Sequence[Any]  # of its options
+    function: str  # module:name of what runs it in the package: its `run` takes parsed options, others a group of them
+    declared_in: str  # module:name of the groups of its options, loaded by `groups` for those who use the command
     positional: tuple[str, ...] = ("output_folder",)  # the options that may be given without their names, in order
     examples: tuple[str, ...] = ()
     if_stopped: str = ""  # added to the message when it is interrupted
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of options on the command line
+
+    @property
+    def groups(self) -> Sequence[Any]:
+        """The groups of its options."""
+        module, _, names = self.declared_in.partition(":")
+        found = getattr(import_module(f"any2ds.config.{module}"), names)
+        return found if isinstance(found, tuple) else (found,)
 
 
 COMMANDS: Mapping[str, Command] = {
     "download": Command(
         "any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]",
         "make a dataset of a list of URLs",
-        options.GROUPS,
+        "run.download:download",
+        "options:GROUPS",
         ("url_list", "output_folder"),
         (
             "any2ds urls.txt",
@@ -50,14 +58,16 @@ COMMANDS: Mapping[str, Command] = {
     "retry": Command(
         "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
         "download again what failed in a dataset",
-        options.RETRY_GROUPS,
+        "run.retry:retry",
+        "options:RETRY_GROUPS",
         examples=("any2ds retry dataset", "any2ds retry dataset --codes=http_403 --user_agent='my-crawler/1.0'"),
         if_stopped="finished shards are kept, run the same command again for the others",
     ),
     "estimate": Command(
         "any2ds estimate URL_LIST [OUTPUT_FOLDER] [--machines=1,4,16] [--option=value ...]",
         "say what a run would take, by a sample of it",
-        options.ESTIMATE_GROUPS,
+        "estimate.estimate:estimate",
+        "options:ESTIMATE_GROUPS",
         ("url_list", "output_folder"),
         (
             "any2ds estimate urls.parquet --machines=1,4,16 --bandwidth=1Gbit",
@@ -70,23 +80,32 @@ COMMANDS: Mapping[str, Command] = {
     "verify": Command(
         "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
         "check that a dataset is complete and undamaged",
-        [options.VerifyOptions],
+        "dataset.verify.verify:verify",
+        "options:VerifyOptions",
     ),
-    "inspect": Command("any2ds inspect OUTPUT_FOLDER", "show what a dataset contains", [options.InspectOptions]),
+    "inspect": Command(
+        "any2ds inspect OUTPUT_FOLDER",
+        "show what a dataset contains",
+        "describe.inspect:inspect",
+        "options:InspectOptions",
+    ),
     "report": Command(
         "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
         "write a report on the rows of a dataset",
-        [options.ReportOptions],
+        "describe.report.report:report",
+        "options:ReportOptions",
     ),
     "card": Command(
         "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
         "write a README.md that describes a dataset",
-        [options.CardOptions],
+        "describe.card.card:card",
+        "options:CardOptions",
     ),
     "add-columns": Command(
         "any2ds add-columns OUTPUT_FOLDER LIST [--on=url|key]",
         "add columns of a list to the metadata of a dataset",
-        [options.AddColumnsOptions],
+        "dataset.add_columns:add_columns",
+        "options:AddColumnsOptions",
         ("output_folder", "url_list"),
         (
             "any2ds add-columns dataset scores.csv",
@@ -98,7 +117,8 @@ COMMANDS: Mapping[str, Command] = {
     "build": Command(
         "any2ds build RECIPE [--data_dir=FOLDER] [--option=value ...]",
         "make the dataset of a recipe",
-        recipes.BUILD_GROUPS,
+        "recipes.build:build",
+        "recipes:BUILD_GROUPS",
         ("recipe",),
         (
             "any2ds build ./flowers/flowers.py",
@@ -110,13 +130,15 @@ COMMANDS: Mapping[str, Command] = {
     "new": Command(
         "any2ds new NAME [--from_list=urls.parquet]",
         "make the folder of a recipe: code, test, dummy data",
-        [recipes.NewOptions],
+        "recipes.new:new",
+        "recipes:NewOptions",
         ("name",),
     ),
     "recipes": Command(
         "any2ds recipes [--imports=MODULES] [--data_dir=FOLDER]",
         "list the recipes, and what was built of them",
-        [recipes.RecipesOptions],
+        "recipes.listing:lines",
+        "recipes:RecipesOptions",
         (),
     ),
 }

@@ -1,4 +1,4 @@
-"""Which hashes a dataset has as columns, by its options, and which columns say what became of a row."""
+"""The hash columns of a dataset and the columns of the outcome of a row, by its options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def outcome_fields(options: OutputOptions, members: Members | None = None) -> di
 
 
 def recorded_hash_columns(options: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The same of a dataset by the options in its run file; all of them where no run file tells.
+    """Hash columns of a dataset by the options in its run file; all of `HASHES` where no run file tells.
 
     A column of another hash is one that the list had.
     """

@@ -36,7 +36,7 @@ Once, for all terminals to come:
 """
 
 
-# What shtab writes for commands -> the same where a list may stand in place of a command.
+# Lines of shtab for commands -> lines for where a list may stand in place of a command.
 _OR_A_LIST = {
     "complete -c any2ds -f\n": "",
     "complete -o bashdefault": "complete -o bashdefault -o default",
@@ -106,7 +106,7 @@ def option_parser(
             for foreign, option in part.options.items():
                 group.add_argument(f"--{foreign}", help=f"{option.help} [{option.shown}]")
     also = made.add_argument_group("Also")
-    also.add_argument("--config", help="YAML or JSON file with any of these; the command line wins")
+    also.add_argument("--config", help="YAML or JSON file of these; the command line wins")
     if is_short:
         also.add_argument("--help", help="--help=all: all options")
     return made
@@ -121,7 +121,7 @@ def _add(group: Any, info: OptionInfo, default: Any = None) -> None:
 
 
 def _below(command: Command) -> str:
-    """What a page ends with."""
+    """The end of a page: examples and commands."""
     examples = [f"  {example}" for example in command.examples]
     lines = ["Examples:", *examples, ""] if examples else []
     return "\n".join([*lines, *(_commands() if command is COMMANDS["download"] else [])]).rstrip()
@@ -133,7 +133,7 @@ def _commands() -> list[str]:
 
 
 def overview() -> str:
-    """What `any2ds` alone prints."""
+    """The page that `any2ds` without words prints."""
     return "\n".join(
         [
             f"any2ds {__version__}: download a list of URLs into a dataset for training",
@@ -175,7 +175,8 @@ def option_help(name: str) -> str:
 
 
 def codes_help(code: str | None = None) -> str:
-    """What an outcome code means and what to do about it, or all of them. Raises KeyError if there is no such code."""
+    """The page on an outcome code, its meaning and what to do about it, or on all codes. Raises KeyError if there is no
+    such code."""
     if code in NO_FAILURES:
         return _entries({str(code): NO_FAILURES[str(code)]})
     codes = {name: failure_code(name) for name in (FAILURE_CODES if code is None else [code])}

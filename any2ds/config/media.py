@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from any2ds.config.parsers import (
     option,
     optional,
     optional_limit,
+    options_of,
     parse_field,
     steps,
     text,
@@ -28,8 +29,6 @@ from any2ds.core.members import Members
 from any2ds.core.rows import RENAMED
 
 _INTERPOLATIONS = ("nearest", "nearest_exact", "linear", "cubic", "area", "lanczos")
-
-_LEFT_AS_THEY_ARRIVED = (None, 0, "keep", ())
 
 
 @accepting("str")
@@ -42,7 +41,7 @@ def member_options(value: Any) -> dict[str, dict[str, Any]]:
     given = _by_member(value) if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not all(isinstance(own, Mapping) for own in given.values()):
         raise ValueError("options by member: mask:encode_format=png,file_size=0,sound:audio_rate=16000")
-    fields = {field.name: field for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
+    fields = {field.name: field for field in options_of(*MEDIA_GROUPS)}
     allowed = {name: field.metadata["hints"] for name, field in fields.items() if not field.metadata["scope"]}
     parsed: dict[str, dict[str, Any]] = {}
     for member, own in given.items():
@@ -90,12 +89,11 @@ class TransformOptions:
         "originals are kept",
         needs="not resize_mode=no",
         off=0,
-        changes_files=True,
         task="Images, sound and video",
         hints="size resolution image_size",
     )
     decode_check: bool = option(
-        "decode files: what is damaged fails as not_decodable; width, duration … go into the metadata",
+        "decode files: damaged ones fail as not_decodable; adds width, duration … to the metadata",
         boolean,
         False,
         off=False,
@@ -103,32 +101,23 @@ class TransformOptions:
     )
     disable_all_reencoding: bool = option("decode nothing: store all byte for byte", boolean, False)
     unpack: bool = option(
-        "files in archives (zip, tar, gz, tar.zst …) become samples",
-        boolean,
-        False,
-        off=False,
-        changes_files=True,
-        scope="splits",
+        "files in archives (zip, tar, gz …) become samples", boolean, False, off=False, scope="splits"
     )
-    unpack_max_files: int = option(
-        "archives with more files fail as unpacks_too_large", integer(1), 10_000, needs="unpack", scope="run"
-    )
+    unpack_max_files: int = 10_000  # archives with more files fail as unpacks_too_large
     unpack_max_bytes: int = option(
-        "archives, sound and video that unpack to more fail as unpacks_too_large",
+        "what unpacks to more fails",
         byte_count,
         2**30,
         "1GiB",
         needs="unpack, audio_*, video_*, clip* or frame*",
         scope="run",
     )
-    extract_text: bool = option(
-        "store the text of web pages and PDF files as .txt", boolean, False, off=False, changes_files=True
-    )
+    extract_text: bool = option("store the text of web pages and PDF files as .txt", boolean, False, off=False)
     transform: Any = option(
         "steps of your own: module:function, or my_step.py:clean",
         optional(steps),
         None,
-        changes_files=True,
+        off=(),
         scope="run",
         task="Images, sound and video",
     )
@@ -136,7 +125,6 @@ class TransformOptions:
         "other options for a URL column: mask:encode_format=png,file_size=0",
         optional(member_options),
         None,
-        changes_files=True,
         scope="run",
     )
 
@@ -153,7 +141,7 @@ class ImageOptions:
         off="no",
         task="Images, sound and video",
     )
-    resize_only_if_bigger: bool = option("small images stay as they are", boolean, True, needs="file_size")
+    resize_only_if_bigger: bool = option("keep small images", boolean, True, needs="file_size")
     upscale_interpolation: str = option(
         "for enlarging images", one_of(*_INTERPOLATIONS), "lanczos", needs="file_size and resize_only_if_bigger=False"
     )
@@ -164,7 +152,6 @@ class ImageOptions:
         "jpg, png, webp, avif, or keep",
         one_of("keep", "jpg", "png", "webp", "avif"),
         "keep",
-        changes_files=True,
         task="Images, sound and video",
     )
     encode_quality: int = option(
@@ -174,24 +161,18 @@ class ImageOptions:
         needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
         hints="quality",
     )
-    skip_reencode: bool = option("keep the bytes of an image that needs no change", boolean, True, changes_files=True)
-    only_images: bool = option("what is not decoded as an image fails as not_decodable", boolean, False, off=False)
-    min_image_size: int = option("images with a shorter side of fewer pixels fail as too_small", integer(0), 0, off=0)
+    skip_reencode: bool = option("keep the bytes of unchanged images", boolean, True)
+    only_images: bool = option("what is no image fails as not_decodable", boolean, False, off=False)
+    min_image_size: int = option("a side of fewer pixels fails as too_small", integer(0), 0, off=0)
     max_image_area: float = option(
-        "images with more pixels fail as too_many_pixels", number(1, math.inf), 200_000_000, "200 million"
+        "more pixels fail as too_many_pixels", number(1, math.inf), 200_000_000, "200 million"
     )
     max_aspect_ratio: float | None = option(
-        "images with a longer side of more shorter ones fail as aspect_ratio",
-        optional(number(1, math.inf)),
-        None,
-        "no limit",
+        "longer / shorter side, at most", optional(number(1, math.inf)), None, "no limit"
     )
     extract_exif: bool = option("add EXIF to the metadata, as JSON", boolean, False, off=False)
     bbox_col: str | None = option(
-        "column of boxes to blur: [[left, top, right, bottom], …], parts of width and height",
-        optional(text),
-        None,
-        changes_files=True,
+        "column of boxes to blur: [[left, top, right, bottom], …], parts of width and height", optional(text), None
     )
     animated: str | None = option(
         "of animated images: first, a still one; keep, the file",
@@ -199,7 +180,6 @@ class ImageOptions:
         None,
         "first if images are resized or encoded",
         off="keep",
-        changes_files=True,
     )
 
 
@@ -208,28 +188,17 @@ class AudioOptions:
     """What becomes of sound"""
 
     audio_rate: int | None = option(
-        "sample rate of sound files in Hz; of video with video_audio=split",
-        optional(integer(1000, 768_000)),
-        None,
-        "as it is",
-        changes_files=True,
+        "sample rate of sound files in Hz; of video with video_audio=split", optional(integer(1000, 768_000)), None
     )
-    audio_channels: int | None = option(
-        "1 for mono, 2 for stereo; of the same files", optional(integer(1, 2)), None, "as it is", changes_files=True
-    )
+    audio_channels: int | None = option("1 for mono, 2 for stereo; of the same files", optional(integer(1, 2)), None)
     audio_format: str = option(
-        "flac, ogg, opus, mp3, wav or keep; of the same files",
-        one_of("keep", "flac", "ogg", "opus", "mp3", "wav"),
-        "keep",
-        changes_files=True,
+        "flac, ogg, opus, mp3, wav or keep", one_of("keep", "flac", "ogg", "opus", "mp3", "wav"), "keep"
     )
-    min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0, off=0)
+    min_duration: float = option("seconds; shorter files fail as too_short", number(0), 0.0, off=0)
     max_duration: float | None = option(
-        "seconds; longer sound or video fails as too_long; 0: no limit", optional_limit(number(0)), None, "no limit"
+        "seconds; longer ones fail as too_long; 0: no limit", optional_limit(number(0)), None
     )
-    audio_trim: float = option(
-        "seconds to keep of a sound file, from its start; 0: all", number(0), 0.0, off=0, changes_files=True
-    )
+    audio_trim: float = option("seconds to keep from the start of sound; 0: all", number(0), 0.0, off=0)
 
     @property
     def limits_duration(self) -> bool:
@@ -241,49 +210,23 @@ class AudioOptions:
 class VideoOptions:
     """What becomes of video"""
 
-    video_size: int = option("shorter side in pixels; 0 keeps it", integer(0, 16_384), 0, off=0, changes_files=True)
-    video_fps: float | None = option(
-        "frames per second", optional(number(0.001, 1000)), None, "as it is", changes_files=True
-    )
-    video_format: str = option(
-        "mp4, webm, mkv or keep", one_of("keep", "mp4", "webm", "mkv"), "keep", changes_files=True
-    )
+    video_size: int = option("shorter side in pixels; 0 keeps it", integer(0, 16_384), 0, off=0)
+    video_fps: float | None = option("frames per second", optional(number(0.001, 1000)), None)
+    video_format: str = option("mp4, webm, mkv or keep", one_of("keep", "mp4", "webm", "mkv"), "keep")
     clip_seconds: float = option(
-        "cut sound and video into samples of so many seconds; 0: no clips",
-        number(0),
-        0.0,
-        off=0,
-        changes_files=True,
-        scope="splits",
+        "cut sound and video into so many seconds; 0: no", number(0), 0.0, off=0, scope="splits"
     )
     clips_col: str | None = option(
-        "column of [start, end] pairs in seconds, each a sample of sound or video",
-        optional(text),
-        None,
-        changes_files=True,
-        scope="splits",
+        "column of [start, end] pairs in seconds, each a sample of sound or video", optional(text), None, scope="splits"
     )
     frames: int = option(
-        "store so many evenly spaced images in place of a video; 0: none",
-        integer(0, 100_000),
-        0,
-        off=0,
-        changes_files=True,
-        scope="splits",
+        "store so many evenly spaced images in place of a video; 0: none", integer(0, 100_000), 0, off=0, scope="splits"
     )
     frame_interval: float = option(
-        "store an image every so many seconds in place of a video; 0: none",
-        number(0),
-        0.0,
-        off=0,
-        changes_files=True,
-        scope="splits",
+        "store an image every so many seconds in place of a video; 0: none", number(0), 0.0, off=0, scope="splits"
     )
     video_audio: str = option(
-        "sound of video: keep; drop; or split, into a file of its own",
-        one_of("keep", "drop", "split"),
-        "keep",
-        changes_files=True,
+        "sound of video: keep; drop; or split, into a file of its own", one_of("keep", "drop", "split"), "keep"
     )
 
 
@@ -299,7 +242,7 @@ class MediaOptions:
     members: Members | None = None  # what a row consists of, if it has several URLs
 
     def of(self, member: str) -> MediaOptions:
-        """Those for the files of a member: its own in place of those for all.
+        """The options for the files of a member: its own in place of the options for all.
 
         Where it has `disable_all_reencoding` of its own, no others are left but the steps of the user.
         """
@@ -337,28 +280,18 @@ class MediaOptions:
         """
         return tuple(
             field.name
-            for group in self.groups()
-            for field in dataclasses.fields(group)
-            if (value := getattr(group, field.name)) is not None
-            and (value != field.default or field.name in self.given)
-            and value != field.metadata["off"]
+            for field, value in self._values()
+            if value not in (None, field.metadata["off"]) and (value != field.default or field.name in self.given)
         )
 
     def splitting(self) -> list[str]:
         """The options asked for that make several samples of a file."""
-        scopes = {field.name: field.metadata["scope"] for group in self.groups() for field in dataclasses.fields(group)}
-        return [name for name in self.asked() if scopes[name] == "splits"]
+        splitting = {field.name for field in options_of(*MEDIA_GROUPS) if field.metadata["scope"] == "splits"}
+        return [name for name in self.asked() if name in splitting]
 
-    def changing(self) -> tuple[str, ...]:
-        """The options that make stored files others than those that arrived."""
-        return tuple(
-            field.name
-            for group in self.groups()
-            for field in dataclasses.fields(group)
-            if field.metadata["changes_files"]
-            and (value := getattr(group, field.name)) != field.default
-            and (value not in _LEFT_AS_THEY_ARRIVED or field.name == "skip_reencode")
-        )
+    def _values(self) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+        """Each option with its value."""
+        return ((field, getattr(group, field.name)) for group in self.groups() for field in options_of(group))
 
     def looks_at(self, column: str) -> bool:
         """Whether a step may look at this column of the list; those of the user's own at any."""
@@ -371,7 +304,7 @@ class MediaOptions:
 
 @dataclass(frozen=True, slots=True)
 class TransformLimits:
-    """What the steps may take in one process."""
+    """Limits of the steps in one process."""
 
     threads: int = 1
     timeout: float = 300.0  # seconds for one file; 0 for no limit

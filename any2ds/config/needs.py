@@ -1,4 +1,5 @@
-"""Which options have no effect without others. Each option declares that in its `needs`; here it is judged. Pure.
+"""Judges which options have no effect without others. Each option declares that in its `needs`; here it is judged.
+Pure.
 
 `needs` is text, shown in the help as it is:
 
@@ -17,6 +18,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from any2ds.config.parsers import options_of
+
 _OFF = (None, "no", "none", "keep")  # values that ask for nothing, so that nothing is missing for them
 
 
@@ -25,8 +28,8 @@ def without_effect(names: Collection[str], groups: Sequence[Any], is_set: Collec
 
     `groups` are the parsed options of a command, `is_set` the names of those that are not left to their defaults.
     """
-    fields = {field.name: field for group in groups for field in dataclasses.fields(group)}
-    values = {field.name: getattr(group, field.name) for group in groups for field in dataclasses.fields(group)}
+    fields = {field.name: field for field in options_of(*groups)}
+    values = {field.name: getattr(group, field.name) for group in groups for field in options_of(group)}
     for name in sorted(fields.keys() & names):
         needs = _needs(fields[name])
         if not needs or values[name] in _OFF:  # one without needs, such as url_list, may be no plain value

@@ -10,11 +10,12 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from any2ds.config import presets
+from any2ds.config.given import Given, as_given
 from any2ds.config.media import (
     MEDIA_GROUPS,
     AudioOptions,
@@ -55,6 +56,7 @@ from any2ds.config.parsers import (
     one_of,
     option,
     optional,
+    options_of,
     parse_field,
     part,
     path,
@@ -74,6 +76,7 @@ from any2ds.config.parsers import (
     url_template,
     web_scheme,
 )
+from any2ds.config.presets import Preset
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, redacted
@@ -94,7 +97,7 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of hosts to options, in a --config file or from Python")
-    fields = {f.name: f for f in dataclasses.fields(FetchOptions)}
+    fields = {f.name: f for f in options_of(FetchOptions)}
     allowed = {name: field.metadata["hints"] for name, field in fields.items() if field.metadata["scope"] == "host"}
     parsed: dict[str, dict[str, Any]] = {}
     for written, options in value.items():
@@ -137,18 +140,18 @@ class InputOptions:
         shown="urls.txt",
         task="The list",
         hints="i input urls file files",
+        may_change=True,
     )
     input_format: str | None = option(
         "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed",
         optional(input_format),
         None,
         "by the file name, else txt",
+        may_change=True,
     )
-    separator: str | None = option(
-        "between the values of a line: ';', '|', tab", optional(separator), None, "a comma; in tsv a tab"
-    )
+    separator: str | None = option("between values: ';', '|', tab", optional(separator), None, "comma; in tsv tab")
     quoting: str = option(
-        "of csv and tsv: minimal; none, quotes are characters; auto, csv minimal, tsv by its first rows",
+        "of csv and tsv: minimal, none; auto: minimal in csv, by the first rows in tsv",
         one_of("auto", "minimal", "none"),
         "auto",
     )
@@ -156,20 +159,11 @@ class InputOptions:
     columns: tuple[str, ...] | None = option(
         "names of the columns of a csv or tsv without a header: url,caption", optional(names), None, "the first line"
     )
-    encoding: str | None = option(
-        "of a list that is text: latin-1, cp1252, shift_jis …", optional(encoding), None, "utf-8, or by its mark"
-    )
-    rows: str | None = option(
-        "path to the array of rows in a json document: data.items", optional(text), None, "the document"
-    )
-    url_template: str | None = option(
-        "URLs made of columns: 'https://host/{photo_id}.{extension}'",
-        optional(url_template),
-        None,
-        "the column url_col",
-    )
+    encoding: str | None = option("of text: latin-1, cp1252 …", optional(encoding), None, "utf-8, or by its mark")
+    rows: str | None = option("path to the rows in a json document: data.items", optional(text), None)
+    url_template: str | None = option("URLs of columns: 'https://host/{id}.{extension}'", optional(url_template), None)
     default_scheme: str | None = option(
-        "scheme of URLs that have none: https or http", optional(web_scheme), None, "they fail as bad_url"
+        "of URLs that have none: https or http", optional(web_scheme), None, "they fail"
     )
     unescape_html: bool = option("turn &amp; and the like in URLs into characters", boolean, False)
     url_col: str = option(
@@ -199,6 +193,7 @@ class InputOptions:
         "all",
         task="The list",
         hints="n head max_samples",
+        may_change=True,
     )
     shuffle: int | None = option(
         "seed of a random order of rows: of a whole parquet list, else within 100,000 rows",
@@ -208,15 +203,10 @@ class InputOptions:
         hints="seed",
     )
     column_types: Mapping[str, str] | None = option(
-        "Arrow types of columns: id:string,score:float",
-        optional(column_types),
-        None,
-        "parquet's; else by the first rows",
+        "Arrow types of columns: id:string,score:float", optional(column_types), None
     )
     on_bad_row: str = option(
-        "a malformed row, or a value of another type: fail_row as bad_row; stop, read up to there",
-        one_of("stop", "fail_row"),
-        "fail_row",
+        "of malformed rows: fail_row, as bad_row; stop, which reads up to there", one_of("stop", "fail_row"), "fail_row"
     )
 
 
@@ -236,6 +226,7 @@ class OutputOptions:
         "files",
         task="The dataset",
         hints="output out output_dir dir",
+        may_change=True,
     )
     output_format: str = option(
         "files, webdataset, parquet, tfrecord or arrayrecord",
@@ -250,6 +241,7 @@ class OutputOptions:
         "incremental",
         task="The dataset",
         hints="resume continue restart force",
+        may_change=True,
     )
     metadata_format: tuple[str, ...] = option(
         "parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
@@ -262,7 +254,7 @@ class OutputOptions:
         needs="output_format=parquet",
     )
     parquet_data: str = option(
-        "column of files in parquet: binary; image or audio, as Hugging Face's datasets decodes",
+        "column of files: binary; image or audio, as Hugging Face's",
         one_of("binary", "image", "audio"),
         "binary",
         needs="output_format=parquet",
@@ -275,7 +267,7 @@ class OutputOptions:
         "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
     )
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
-    file_ext: str = option("extension of stored files; auto: by their content", extension, "auto")
+    file_ext: str = option("extension of files; auto: by their content", extension, "auto")
     compute_md5: bool = option("add the md5 of files to the metadata", boolean, True)
     compute_hash: str | None = option(
         "add another hash: md5, sha256 or sha512",
@@ -288,7 +280,7 @@ class OutputOptions:
         "column with the hash of each file, and its kind: checksum:sha256", optional(hash_check), None, task="Checks"
     )
     on_hash_mismatch: str = option(
-        "a file with another hash: fail_row; drop, not stored; flag, stored and marked",
+        "another hash: fail_row; drop, not stored; flag, stored and marked",
         one_of("drop", "flag", "fail_row"),
         "fail_row",
         needs="verify_hash",
@@ -310,18 +302,11 @@ class StorageOptions:
     """How it is stored"""
 
     staging_dir: str | None = option(
-        "local folder where shards wait before they are published",
-        optional(local_folder),
-        None,
-        ".any2ds/tmp of a local dataset, else temp",
+        "local folder of unpublished shards", optional(local_folder), None, ".any2ds/tmp of a local dataset, else temp"
     )
     fsync: bool = option("flush published files, so that a power failure leaves no partial shard", boolean, True)
-    min_free_bytes: int | None = option(
-        "bytes of the disk to leave free; 0: none", optional(size(at_least=0)), None, "256MiB, at most 2 %"
-    )
-    max_staging_bytes: int = option(
-        "bytes of shards that may wait for a slow store, per process", byte_count, 16 << 30, "16GiB"
-    )
+    min_free_bytes: int | None = option("bytes to leave free", optional(size(at_least=0)), None, "256MiB, at most 2 %")
+    max_staging_bytes: int = 16 << 30  # of shards that wait for a slow store, per process
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 
@@ -330,7 +315,7 @@ class FetchOptions:
     """How it is fetched"""
 
     thread_count: int | Literal["auto"] = option(
-        "transfers in flight per process: auto, or a number",
+        "transfers in flight per process, or auto",
         integer_or_auto(1, 100_000),
         "auto",
         task="Downloading",
@@ -342,10 +327,8 @@ class FetchOptions:
         10.0,
         task="Downloading",
     )
-    total_timeout: float | None = option(
-        "seconds for an attempt; 0: no limit", optional(seconds), None, "grows with the size"
-    )
-    outage_patience: float = option("seconds to wait when no host answers, before the run ends", pause, 600.0)
+    total_timeout: float | None = option("seconds for an attempt; 0: no limit", optional(seconds), None, "by the size")
+    outage_patience: float = 600.0  # seconds without an answer of any host, before the run ends
     retries: int = option(
         "further attempts after a transient failure",
         integer(0, 100),
@@ -354,10 +337,8 @@ class FetchOptions:
         hints="t max_retries tries",
     )
     connect_timeout: float = option("seconds until connected; 0: no limit of its own", seconds, 0.0)
-    stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0: no limit", seconds, 30.0)
-    min_speed: int = option(
-        "bytes per second below which a transfer stalls", byte_count, 100, needs="not stall_timeout=0"
-    )
+    stall_timeout: float = option("seconds below 100 bytes per second; 0: any", seconds, 30.0)
+    min_speed: int = 100  # bytes per second, below which a transfer stalls
     max_per_host: int = option(
         "transfers at once to a host, of all processes of a machine; 1000000: no limit",
         integer(1),
@@ -367,22 +348,13 @@ class FetchOptions:
         hints="x per_host max_connection_per_server",
     )
     host_delay: float = option(
-        "seconds between two transfers to a host, of all machines together",
-        pause,
-        0.0,
-        scope="host",
-        hints="wait delay rate_limit",
+        "seconds between two transfers to a host", pause, 0.0, scope="host", hints="wait delay rate_limit"
     )
-    max_retry_after: float = option(
-        "seconds to wait for a host that sends Retry-After, at most", pause, 120.0, scope="host"
-    )
+    max_retry_after: float = option("seconds to wait for Retry-After, at most", pause, 120.0, scope="host")
     watchdog_timeout: float | None = option(
-        "seconds without progress until other processes go on; 0: never",
-        optional(seconds),
-        None,
-        "more than the other limits allow",
+        "seconds without progress until others go on; 0: never", optional(seconds), None, "by the other limits"
     )
-    max_redirects: int = option("redirects followed", integer(0, 100), 10)
+    max_redirects: int = 10  # followed
     max_file_bytes: int = option(
         "larger bodies fail as too_large", byte_count, 2**30, "1GiB", hints="max_size max_filesize"
     )
@@ -399,9 +371,9 @@ class FetchOptions:
         scope="host",
         hints="header",
     )
-    referer_col: str | None = option("column with the page of each file, sent as its Referer", optional(text), None)
+    referer_col: str | None = option("column sent as the Referer of each file", optional(text), None)
     proxy: str | None = option(
-        "proxy for all requests: http://, https://, socks5:// or socks5h://",
+        "for all requests: http://, https:// or socks5h://",
         secret(optional(proxy)),
         None,
         scope="host",
@@ -436,14 +408,9 @@ class FetchOptions:
         None,
         "none",
     )
-    block_private_addresses: bool = option(
-        "refuse loopback and private addresses, for lists of strangers", boolean, False
-    )
+    block_private_addresses: bool = option("refuse loopback and private addresses", boolean, False)
     allow_link_local: bool = option(
-        "fetch from link-local addresses and metadata services of clouds",
-        boolean,
-        False,
-        needs="not block_private_addresses",
+        "fetch from link-local addresses, metadata services", boolean, False, needs="not block_private_addresses"
     )
     hosts: Mapping[str, Mapping[str, Any]] | None = option(
         "other options for some hosts, in a --config file: {'*.example.org': {max_per_host: 2}}",
@@ -479,7 +446,7 @@ class RunOptions:
         hints="executor backend",
     )
     ray_address: str | None = option(
-        "the cluster: host:port, ray://host:10001, or auto",
+        "host:port, ray://host:10001, or auto",
         optional(text),
         None,
         "RAY_ADDRESS, else this machine",
@@ -495,8 +462,8 @@ class RunOptions:
     subjob_size: int = option(
         "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|ray|beam"
     )
-    max_shard_retry: int = option("retries of a shard that failed, or whose process died", integer(0, 1000), 3)
-    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM", seconds, 10.0)
+    max_shard_retry: int = option("retries of a shard, also if its process died", integer(0, 1000), 3)
+    grace: float = option("seconds to finish shards after Ctrl-C, SIGTERM", seconds, 10.0)
     transform_threads: int | None = option(
         "threads per process that decode and encode",
         optional(integer(1, 1024)),
@@ -506,7 +473,6 @@ class RunOptions:
     transform_timeout: float = option(
         "seconds for a file, or batch, before it fails as transform_timeout; 0: no limit", seconds, 300.0
     )
-    max_decoded_bytes: int = option("bytes of memory for files being decoded, per process", byte_count, 2**30, "1GiB")
     log_level: str = option(
         "debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning", hints="v verbose"
     )
@@ -521,9 +487,7 @@ class RunOptions:
     def transform_limits(self) -> TransformLimits:
         # The cores of this machine say nothing of those of a cluster, which gives a task one unless told otherwise.
         threads = self.transform_threads or (cores() if self.is_on_this_machine else 1)
-        return TransformLimits(
-            threads, self.transform_timeout, self.max_decoded_bytes, is_shared=self.transform_threads is None
-        )
+        return TransformLimits(threads, self.transform_timeout, is_shared=self.transform_threads is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +495,7 @@ class ShareOptions:
     """How several runs make a dataset together"""
 
     rank: int | None = option(
-        "number of this run, from 0, among those that make the dataset together",
+        "number of this run, from 0, of several that make a dataset",
         optional(integer(0)),
         None,
         "by Slurm, torchrun, Kubernetes",
@@ -670,7 +634,6 @@ class EstimateOptions:
         "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
     )
     sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
-    sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
     format: str = option("screen or json", one_of("screen", "json"), "screen", task="The prediction")
 
 
@@ -690,7 +653,7 @@ class Config:
     share: ShareOptions
     watch: WatchOptions
     given: frozenset[str] = frozenset()  # names of the options that were set explicitly
-    config_file: str | None = None  # from which some of them are
+    written: Given = field(default_factory=dict)  # as they were given
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
@@ -705,7 +668,7 @@ class Config:
         """Checks what depends on several groups. Raises OptionError."""
         for ignored in parsed.ignored:
             log.warning("%s", ignored)
-        config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, config_file=parsed.config_file)
+        config = dataclasses.replace(cls(*parsed.groups), given=parsed.given, written=parsed.written)
         _check_columns_of_steps(config)
         check_members(config)
         config = dataclasses.replace(
@@ -716,8 +679,7 @@ class Config:
 
     def to_options(self) -> dict[str, Any]:
         """The flat options again."""
-        others = ("given", "config_file")
-        return flat([getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in others])
+        return flat([getattr(self, f.name) for f in dataclasses.fields(self)][: len(GROUPS)])
 
     @property
     def media(self) -> MediaOptions:
@@ -725,7 +687,7 @@ class Config:
 
     @property
     def members(self) -> Members | None:
-        """What a row consists of, if it has several URLs."""
+        """The files of a row, if it has several URLs."""
         columns = columns_of(self.input.url_col)
         return Members(columns, self.input.require) if columns else None
 
@@ -834,32 +796,16 @@ class ParsedOptions:
     groups: tuple[Any, ...]  # an object of each group
     given: frozenset[str]  # names of the options that are set, by a preset as well
     ignored: tuple[str, ...]  # what a preset accepts without effect, as messages
-    config_file: str | None = None  # from which some of them are
+    written: Given = field(default_factory=dict)  # as they were given
 
     def group(self, kind: type[G]) -> G:
         """The options of this group."""
         return next(group for group in self.groups if isinstance(group, kind))
 
     def with_group(self, changed: Any) -> ParsedOptions:
-        """The same with another object of its group, whose options count as given."""
+        """A copy with another object of its group, whose options count as given."""
         groups = tuple(changed if type(group) is type(changed) else group for group in self.groups)
         return dataclasses.replace(self, groups=groups)
-
-
-def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
-    """One object for each of `groups`, without the check of effects: for options that were recorded, all of them."""
-    return _parse_groups(_own(with_config_file(options, groups), groups), groups)
-
-
-def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]:
-    """Our options, with the preset applied. Raises OptionError for unknown names."""
-    given = presets.applied(written, _names_of(groups)) if makes_datasets(groups) else written
-    check_names(given, groups)
-    return given
-
-
-def _parse_groups(given: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_parse_group(given, group) for group in groups)
 
 
 def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOptions:
@@ -868,33 +814,74 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
     `config` among the options names a file with more; the others win over it. Raises OptionError that names the option
     and what is expected.
     """
-    written = with_config_file(options, groups)
-    given = _own(written, groups)
-    parsed = _parse_groups(given, groups)
+    call, in_file = _call_and_file(options, groups)
+    written = {**in_file, **call}
+    own = _own(written, groups)
+    parsed = _parse_groups(own, groups)
+    # A config file of `download`, which other commands read as well, is checked by `download`.
+    checked = written if makes_datasets(groups) else call
     preset = presets.find(written.get("preset")) if makes_datasets(groups) else None
-    if not makes_datasets(groups):  # the config file was written for `download`, which checks it
-        written = {name: value for name, value in options.items() if name != "config"}
-    renamed = preset.renamed if preset else {}
-    named = {renamed.get(name, name): name for name in written}  # our names -> as they were given
-    ignored = []
-    for name, reason in without_effect(named.keys(), parsed, given.keys()):
-        if preset is None or name not in preset.tolerated:
-            raise OptionError(reason)
-        if name in given:
-            ignored.append(reason.replace(name, named[name], 1))
-    if left_out := sorted((named.keys() - given.keys()) & _all_names()):
-        ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
-    _check_quality(named.keys(), parsed)
-    file = options.get("config")
-    return ParsedOptions(parsed, frozenset(given), tuple(ignored), None if file is None else str(file))
+    ignored = tuple(_without_effect(checked, own, parsed, preset))
+    _check_quality([_our_name(name, preset) for name in checked], parsed)
+    secret = {info.name for info in declared(groups) if info.is_secret}
+    defaults = preset.defaults if preset else {}
+    made = {name: value for name, value in own.items() if name not in written and value != defaults.get(name)}
+    if options.get("config") is not None:
+        call["config"] = options["config"]
+    words = {
+        **as_given(made, "preset", secret),
+        **as_given(in_file, "config", secret),
+        **as_given(call, "call", secret),
+    }
+    return ParsedOptions(parsed, frozenset(own), ignored, words)
+
+
+def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
+    """One object for each of `groups`, without the check of effects: for options that were recorded, all of them."""
+    return _parse_groups(_own(with_config_file(options, groups), groups), groups)
 
 
 def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
     """`options` with those of the file that `config` among them names. Raises OptionError."""
-    given = dict(options)
-    if (file := given.pop("config", None)) is not None:
-        given = {**read_config_file(str(file), groups), **given}
-    return given
+    call, in_file = _call_and_file(options, groups)
+    return {**in_file, **call}
+
+
+def _call_and_file(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options without `config`, and those in the file that it names. Raises OptionError."""
+    file = options.get("config")
+    call = {name: value for name, value in options.items() if name != "config"}
+    return call, {} if file is None else read_config_file(str(file), groups)
+
+
+def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]:
+    """Our options, with the preset applied. Raises OptionError for unknown names."""
+    own = presets.applied(written, names_of(groups)) if makes_datasets(groups) else written
+    check_names(own, groups)
+    return own
+
+
+def _parse_groups(given: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_parse_group(given, group) for group in groups)
+
+
+def _our_name(name: str, preset: Preset | None) -> str:
+    return preset.renamed.get(name, name) if preset else name
+
+
+def _without_effect(
+    written: Collection[str], own: Collection[str], groups: Sequence[Any], preset: Preset | None
+) -> Iterator[str]:
+    """A message for each option that was `written` and has no effect, as the preset accepts it; `own` are the names of
+    our options that are set. Raises OptionError for any other option without effect."""
+    named = {_our_name(name, preset): name for name in written}
+    for name, reason in without_effect(named.keys(), groups, own):
+        if preset is None or name not in preset.tolerated:
+            raise OptionError(reason)
+        if name in own:
+            yield reason.replace(name, named[name], 1)
+    if left_out := sorted((named.keys() - set(own)) & _all_names()):
+        yield f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}"
 
 
 def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
@@ -908,26 +895,13 @@ def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
 
 def flat(groups: Sequence[Any]) -> dict[str, Any]:
     """The options of these objects, one for each group, by name."""
-    return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+    return {f.name: getattr(group, f.name) for group in groups for f in options_of(group)}
 
 
 def public(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they may be shown to anybody, as plain JSON: without those that are secret, or lists given as data."""
-    hidden = {
-        f.name for group in (*GROUPS, *RETRY_GROUPS) for f in dataclasses.fields(group) if f.metadata["is_secret"]
-    }
+    hidden = {info.name for info in declared((*GROUPS, *RETRY_GROUPS)) if info.is_secret}
     return {name: _public(value) for name, value in options.items() if name not in hidden}
-
-
-def changed(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, Any]:
-    """Those of recorded options of `download` that differ from their defaults, or are `asked` for; as `public` has
-    them."""
-    defaults = {f.name: f.default for group in GROUPS for f in dataclasses.fields(group)}
-    return {
-        name: value
-        for name, value in public(options).items()
-        if value not in (None, []) and (name in asked or value != _public(defaults.get(name, MISSING)))
-    }
 
 
 def _public(value: Any) -> Any:
@@ -950,8 +924,8 @@ def makes_datasets(groups: Sequence[Any]) -> bool:
 
 
 def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
-    values = {f.name: parse_field(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
-    for f in dataclasses.fields(group):
+    values = {f.name: parse_field(f, given[f.name]) for f in options_of(group) if f.name in given}
+    for f in options_of(group):
         if f.default is MISSING and f.name not in values:
             example = f.metadata["shown"] or "..."
             raise OptionError(f"{f.name} is missing: --{f.name}={example} (any2ds --help lists the options)")
@@ -968,6 +942,7 @@ class OptionInfo:
     default: Any  # MISSING where it has none
     shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
+    is_secret: bool  # its value may be a credential
     needs: str  # without which it has no effect: see `needs.py`
     task: str  # its heading in the short help; empty: the full help alone has it
     hints: str  # names of it in other tools
@@ -989,30 +964,41 @@ def _shown(default: Any) -> str:
 def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
     """Every option, in the order of the groups."""
     for group in groups:
-        for f in dataclasses.fields(group):
+        for f in options_of(group):
             shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
             parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
+            kinds = parse is boolean, f.metadata["is_secret"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, *kinds, needs, task, hints, parse)
 
 
-# What is in a dataset, for the commands that find one there. A group may say so of others in its own `DECIDED`.
-_DECIDED = ((InputOptions, OutputOptions, *MEDIA_GROUPS), "it was decided when the dataset was made")
+DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
+"""The groups whose options decide what a dataset holds, and how it is cut into shards."""
+
+# Groups that a command on a finished dataset refuses, and why. A group may say so of others in its own `DECIDED`.
+_DECIDED = (DECIDING_GROUPS, "it was decided when the dataset was made")
 
 
-def _names_of(groups: Sequence[Any]) -> frozenset[str]:
-    return frozenset(f.name for group in groups for f in dataclasses.fields(group))
+def deciding_names() -> list[str]:
+    """The options that decide which row is in which shard, and what is stored of it: a run that goes on has the same
+    values."""
+    return [f.name for f in options_of(*DECIDING_GROUPS) if not f.metadata["may_change"]]
+
+
+def names_of(groups: Sequence[Any]) -> frozenset[str]:
+    """The names of the options of these groups."""
+    return frozenset(f.name for f in options_of(*groups))
 
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = {field.name: field.metadata["hints"] for group in groups for field in dataclasses.fields(group)}
+    known = {f.name: f.metadata["hints"] for f in options_of(*groups)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))
             for decided, reason in (*own, _DECIDED):
-                if name in _names_of(decided):
+                if name in names_of(decided):
                     raise OptionError(f"{name!r} cannot be given here: {reason}")
             as_values = [f"{info.name}={name}" for info in declared(groups) if name in info.choices]
             hint = suggestions.question(as_values[:2]) or suggestions.for_name(str(name), known)
@@ -1026,21 +1012,21 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     Of a file for `download` other commands take what is theirs as well.
     """
     content = config_content(path)
-    known = _names_of((*GROUPS, *groups))
+    known = names_of((*GROUPS, *groups))
     try:
         others = [name for name in content if name not in known]
         check_names([name for name in others if name not in presets.foreign_options()], (*GROUPS, *groups))
         if makes_datasets(groups):
             return content  # whether there is a preset that has its foreign names is known with the other options
-        content = presets.applied(content, _names_of(GROUPS))
+        content = presets.applied(content, names_of(GROUPS))
     except OptionError as error:
         raise OptionError(f"config file {path!r}: {error}") from None
-    own = _names_of(groups)
+    own = names_of(groups)
     return {name: value for name, value in content.items() if name in own}
 
 
 def config_content(path: str) -> dict[str, Any]:
-    """What stands in a config file, whatever the names are. Raises OptionError, MissingExtra."""
+    """The content of a config file, whatever the names are. Raises OptionError, MissingExtra."""
     content = _read_mapping(path, "config file", _from_yaml)
     if content is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the values of options may be: small parsers, and the only place where values are checked.
+"""Parsers of the values of options, and the only place where values are checked.
 
 Each turns what a person gave (text from the command line, any value from Python or YAML) into the option's type, and
 raises ValueError with a message that says what it takes.
@@ -6,6 +6,7 @@ raises ValueError with a message that says what it takes.
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import json
 import math
@@ -48,7 +49,7 @@ def option(
     *,
     needs: str = "",
     off: Any = None,
-    changes_files: bool = False,
+    may_change: bool = False,
     scope: Scope = "",
     task: str = "",
     hints: str = "",
@@ -58,7 +59,7 @@ def option(
     help, shown: its text, and its default as text where that is no plain value; of one without a default an example
     needs: the options without which it has no effect, and is refused (see `needs.py`)
     off: the value that asks for no step of media; None does so always
-    changes_files: whether stored files differ from those that arrived, if it has another value than its default
+    may_change: of options that decide what a dataset holds: whether a run that goes on may have another value
     scope: of a fetch option `host`, if it may differ by host; of a media option `run`, if it may not differ by URL
         column, or `splits`, if it makes several samples of a file
     task: the heading under which the short help has it; empty: it is in the full help only
@@ -67,13 +68,18 @@ def option(
     The value of an option whose parser is `secret` is in no message, report or record.
     """
     is_secret: bool = getattr(parse, "is_secret", False)
-    known = {"needs": needs, "off": off, "changes_files": changes_files, "scope": scope, "task": task, "hints": hints}
-    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, **known}
+    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs, "off": off}
+    metadata |= {"may_change": may_change, "scope": scope, "task": task, "hints": hints}
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
+def options_of(*groups: Any) -> list[Field[Any]]:
+    """The fields of these groups that are options; their other fields are constants."""
+    return [each for group in groups for each in dataclasses.fields(group) if each.metadata]
+
+
 def secret(parse: Parser) -> Parser:
-    """The same for a value that may be a credential."""
+    """A parser for a value that may be a credential."""
     hidden = _as_with(parse, lambda value: parse(value))
     hidden.is_secret = True  # type: ignore[attr-defined]
     return hidden
@@ -138,8 +144,8 @@ def text(value: Any) -> str:
 
 
 def optional(parse: Parser) -> Parser:
-    """Also takes None. An empty text is refused: it comes from a variable that is not set, and whoever wrote that
-    variable wanted something."""
+    """A parser that takes None as well. An empty text is refused: it comes from a variable that is not set, and whoever
+    wrote that variable wanted something."""
 
     def parse_or_none(value: Any) -> Any:
         if isinstance(value, str):
@@ -312,7 +318,7 @@ def url_columns(value: Any) -> str:
 
 
 def separator(value: Any) -> str:
-    """What stands between the values of a line: one character, with a blank behind it if values follow that."""
+    """The separator of the values of a line: one character, with a blank behind it if values follow that."""
     names = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "blank": " "}
     written = names.get(value, value) if isinstance(value, str) else ""
     if len(written.rstrip(" ") or written) != 1 or written[0] in '"\r\n\0':
@@ -377,7 +383,7 @@ def flags(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HashCheck:
-    """Which hash of each file is known beforehand, and where it stands."""
+    """The kind of hash that the list has of each file, and its column."""
 
     column: str  # of the url list
     kind: str  # md5, sha256 or sha512
@@ -390,7 +396,7 @@ class HashCheck:
         return (self,)
 
     def of(self, member: str) -> HashCheck | None:
-        """That of the files of a member, whose name stands before the column; of a row with one URL for ""."""
+        """The check of the files of a member, whose name stands before the column; of a row with one URL for ""."""
         if not member:
             return self
         own, _, column = self.column.partition(":")
@@ -399,7 +405,7 @@ class HashCheck:
 
 @dataclass(frozen=True, slots=True)
 class HashChecks:
-    """The same for several members of a sample."""
+    """Hash checks of several members of a sample."""
 
     parts: tuple[HashCheck, ...]
 
@@ -480,7 +486,7 @@ def _written_list(written: str) -> list[Any]:
 
 
 def column_name(value: Any) -> str:
-    """That of the files, beside those of the metadata."""
+    """The name of the column of files, which no column of the metadata has."""
     from any2ds.core.metadata import RESERVED_COLUMNS  # which brings pyarrow
 
     if text(value) in RESERVED_COLUMNS - {"data"} | {"url", "caption"}:
@@ -685,7 +691,7 @@ def storage_options(value: Any) -> dict[str, dict[str, Any]]:
 def stores() -> Any:
     """The option `storage_options`, which several commands have."""
     return option(
-        "credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}}",
+        "credentials and settings of stores, for fsspec: {'s3': {'endpoint_url': 'https://...'}}",
         secret(optional(storage_options)),
         None,
     )

@@ -13,14 +13,14 @@ _WANDB = "enable_wandb or reporters=wandb"
 class WatchOptions:
     """How it is watched"""
 
-    log_interval: float = option("seconds between progress lines, and between records of reporters", number(0.1), 10.0)
+    log_interval: float = option("seconds between progress lines, and records", number(0.1), 10.0)
     log_format: str = option("of progress lines: text, or json", one_of("text", "json"), "text")
-    report: bool = option("write report.html into the output folder at the end", boolean, True)
+    report: bool = option("write report.html into the output folder", boolean, True)
     reporters: tuple[str, ...] | None = option(
         "further reporters: jsonl, prometheus, wandb", optional(parts("reporters")), None, task="Running"
     )
     metrics_port: int | None = option(
-        "port for Prometheus, which it turns on; 0 for any", optional(integer(0, 65535)), None
+        "port for Prometheus, which it turns on; 0: any", optional(integer(0, 65535)), None
     )
     enable_wandb: bool = option(
         "report to Weights & Biases, like --reporters=wandb", boolean, False, task="Running", hints="wandb"

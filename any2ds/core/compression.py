@@ -51,6 +51,7 @@ class _Inflate:
 _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
     "gz": partial(_Inflate, zlib.MAX_WBITS | 16),
     "deflate": partial(_Inflate, -zlib.MAX_WBITS),
+    "zlib": partial(_Inflate, zlib.MAX_WBITS),
     "bz2": bz2.BZ2Decompressor,
     "xz": partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY),
 }
@@ -68,7 +69,7 @@ def kind_of(head: bytes) -> str | None:
 def decompressed(stream: BinaryIO, kind: str, most: int = PIECE, ignores_trailing: bool = False) -> Iterator[bytes]:
     """The content of `stream` in pieces of at most `most` bytes; what is lost before damage is shorter than that.
 
-    `kind` is the suffix of such files (gz, bz2, xz, zst, lz4, br), or deflate, which has no header. A file may be
+    `kind` is the suffix of such files (gz, bz2, xz, zst, lz4, br), zlib, or deflate, which has no header. A file may be
     several compressed streams, with zeros between and after them; with `ignores_trailing` anything else may follow.
     Raises EOFError for a file that is cut off, and the exceptions of the libraries for damage.
     """

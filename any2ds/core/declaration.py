@@ -1,4 +1,4 @@
-"""What a step of the user's own says of itself: which columns and files it adds, and whether it takes batches."""
+"""The declaration of a step of the user's own: which columns and files it adds, and whether it takes batches."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def transform(
 
 
 def declaration_of(step: Any) -> Declaration:
-    """What `step` says of itself; nothing, unless `transform` was put before it."""
+    """The declaration of `step`; an empty one, unless `transform` was put before it."""
     found = getattr(step, ATTRIBUTE, None)
     return found if isinstance(found, Declaration) else Declaration()

@@ -15,7 +15,7 @@
         │   └── ChangedList       it can be read only once, and has turned out to be another one than before
         ├── DamagedShard      a file of a finished shard cannot be read to its end
         ├── LockLost          another run has taken the output folder over
-        ├── NetworkDown       nothing answers any more, for longer than --outage_patience
+        ├── NetworkDown       nothing answers any more, for ten minutes
         ├── StuckFetcher      nothing moves any more where rows are fetched; other processes go on, if there are any
         ├── BrokenStep        a step of the user's own cannot do anything at all
         ├── UnfitWorker       a machine lacks what the steps of the run need
@@ -55,7 +55,7 @@ _MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # some error
 # Only the end of the scheme: what begins at each letter of a long word would take time that is quadratic in its length.
 _CREDENTIALS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^/?#\s]*@")
 
-# What lets anybody in who has the URL: signatures of stores, and tokens.
+# Parts of a URL that let anybody in: signatures of stores, and tokens.
 _SIGNED = re.compile(
     r"([?&](?:x-(?:amz|goog)-(?:signature|security-token|credential)|signature|sig|(?:access_?|auth_?)?token|api_?key)=)"
     r"[^&#\s\"'<>]+",
@@ -80,7 +80,8 @@ def redacted(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an exception of another library says, on one line and without credentials; its name if it says nothing."""
+    """The words of an exception of another library, on one line and without credentials; its name if it says
+    nothing."""
     return redacted(" ".join(said_by(error).split())) or type(error).__name__
 
 
@@ -95,7 +96,7 @@ def access_text(error: BaseException) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """What it says; nothing if it cannot, which may happen with those of other people."""
+    """The words of an exception; empty if its `__str__` fails, which may happen with exceptions of other people."""
     try:
         return str(error)
     except Exception:
@@ -151,7 +152,7 @@ def _unpickled(
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What it was raised from, what that was raised from, and so on; each once, also if one was raised from itself."""
+    """The causes of an exception, nearest first; each once, also if one was raised from itself."""
     seen = {id(error)}
     while (cause := error.__cause__) is not None and id(cause) not in seen:
         yield cause
@@ -179,7 +180,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 class UsageError(Any2dsError):
-    """What was asked for cannot be done, such as an unknown option or a missing list; nothing was created."""
+    """A request cannot be carried out, such as an unknown option or a missing list; nothing was created."""
 
     exit_code = 2
 
@@ -252,7 +253,7 @@ class MissingExtra(UsageError):
 
 
 def _source() -> str:
-    """What pip installed any2ds from: its name, or the folder of a clone (PEP 610)."""
+    """The source that pip installed any2ds from: its name, or the folder of a clone (PEP 610)."""
     import importlib.metadata  # a tenth of the start of a run, which needs no names
     from urllib.request import url2pathname
 

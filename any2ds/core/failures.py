@@ -40,235 +40,113 @@ class FailureCode:
     advice: str  # one sentence: what that person can do, with the option to do it by
 
 
-FAILURE_CODES: Mapping[str, FailureCode] = {
-    BAD_ROW: FailureCode(
-        False,
-        "a malformed row of the list, or a value that does not have its column's type (--on_bad_row)",
-        "Put the corrected rows into a list of their own; --column_types declares the type of a column.",
-    ),
-    "bad_url": FailureCode(
-        False,
-        "not a URL: empty, without a scheme or without a host",
-        "Correct these rows, or name another column with --url_col; a path is written file:///..., with"
-        " --allow_schemes=file.",
-    ),
-    "unsupported_scheme": FailureCode(
-        False,
-        "a URL with a scheme that any2ds cannot download",
-        "Replace these URLs by http(s)://, ftp://, s3:// or another scheme that fsspec knows.",
-    ),
-    NOT_ALLOWED: FailureCode(
-        False,
-        "a file of this machine, or of a store, which a list may ask for only if the run allows it",
-        "If you trust the list: --allow_schemes=file (or s3 …), in any2ds retry with --codes=scheme_not_allowed.",
-    ),
-    "missing_extra": FailureCode(
-        False,
-        "a library for URLs of this kind is not installed; error_message names it",
-        "Install the library, then any2ds retry with --codes=missing_extra.",
-    ),
-    "dns": FailureCode(
-        True,
-        "the host name could not be resolved",
-        "Most such hosts are gone for good; if there are many, try other --nameservers or a lower --thread_count.",
-    ),
-    "connect": FailureCode(
-        True,
-        "no connection to the host",
-        "The host is down or refuses connections: retry later.",
-    ),
-    "tls": FailureCode(
-        False,
-        "the encrypted connection failed, most often over the certificate",
-        "--ignore_ssl_certificate accepts any certificate; then nothing proves who answers.",
-    ),
-    "timeout_connect": FailureCode(
-        True,
-        "no connection within --connect_timeout seconds",
-        "Retry later, or with a longer --connect_timeout; if there are many, lower --thread_count.",
-    ),
-    "timeout_stalled": FailureCode(
-        True,
-        "slower than --min_speed for --stall_timeout seconds",
-        "Retry later, with a lower --min_speed, a longer --stall_timeout, or a lower --thread_count.",
-    ),
-    "blocked_address": FailureCode(
-        False,
-        "an address that is forbidden for rows of this list",
-        "If the list may be trusted, leave out --block_private_addresses, or give --allow_link_local.",
-    ),
-    "opted_out": FailureCode(
-        False,
-        "the server asks that this file is not used (X-Robots-Tag)",
-        "Respect it; --disallowed_header_directives names what excludes a file.",
-    ),
-    "robots": FailureCode(
-        False,
-        "robots.txt asks that this URL is not requested (--robots)",
-        "Respect it, or ask the owner of the site for permission.",
-    ),
-    "robots_unreachable": FailureCode(
-        True,
-        "not tried, because the host's robots.txt could not be read",
-        "Retry later: a site whose robots.txt cannot be read must not be sent further requests.",
-    ),
-    "timeout_total": FailureCode(
-        True,
-        "no byte for --timeout seconds, or too few in all (--total_timeout)",
-        "Retry with a longer --timeout; if there are many, the network is saturated: lower --thread_count.",
-    ),
-    "host_down": FailureCode(
-        True,
-        "not tried, because its host had not answered for a long time",
-        "Retry later, when the host may be up again.",
-    ),
-    "watchdog": FailureCode(
-        True,
-        "given up, because fetching was stuck for longer than all time limits together",
-        "Retry; if it happens again, please report it with the output of --log_level=debug.",
-    ),
-    "reset": FailureCode(
-        True,
-        "the connection broke off",
-        "Retry; if there are many, slow down: --max_per_host, --host_delay.",
-    ),
-    "truncated": FailureCode(
-        True,
-        "fewer bytes arrived than were announced, or a compressed body ends early",
-        "Retry.",
-    ),
-    "protocol": FailureCode(
-        False,
-        "the answer is not valid HTTP",
-        "Open one with another client: most often this is not a web server.",
-    ),
-    "headers_too_large": FailureCode(
-        False,
-        "the answer's headers are longer than any server needs them to be",
-        "Open one with another client; 300 KiB is the limit.",
-    ),
-    "bad_encoding": FailureCode(
-        False,
-        "the compressed body cannot be decoded",
-        "The server sends damaged data, or an encoding that was not asked for: leave the row out.",
-    ),
-    "too_large": FailureCode(
-        False,
-        "bigger than --max_file_bytes or the output format allows, or compressed more than 200 times",
-        "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
-    ),
-    "too_many_redirects": FailureCode(
-        False,
-        "redirected more often than --max_redirects",
-        "Raise --max_redirects; a site that requires cookies may redirect in circles.",
-    ),
-    "bad_redirect": FailureCode(
-        False,
-        "redirected to a URL with a scheme that any2ds does not follow",
-        "The link leads away from the web: leave the row out.",
-    ),
-    "empty_body": FailureCode(
-        False,
-        "the answer has no body",
-        "The file is empty at its source: leave the row out.",
-    ),
-    "access_denied": FailureCode(
-        False,
-        "the server refused the credentials, or there are none",
-        "Give credentials that may read it, with --storage_options or as the store's own tools do.",
-    ),
-    "not_found": FailureCode(
-        False,
-        "there is no such file (not HTTP)",
-        "The file is gone: leave the row out, or get a newer list.",
-    ),
-    "not_decodable": FailureCode(
-        False,
-        "the file cannot be decoded as what it claims to be",
-        "The file is damaged or of another type at its source; --disable_all_reencoding, without --only_images, stores"
-        " files without decoding.",
-    ),
-    "not_encodable": FailureCode(
-        False,
-        "an image that the format asked for cannot hold, such as webp beyond 16,383 pixels",
-        "Choose another --encode_format, or make images smaller with --file_size.",
-    ),
-    "bad_boxes": FailureCode(
-        False,
-        "the column of --bbox_col holds something else than boxes, so that the image is not stored unblurred",
-        "Correct these rows of the list; null means that nothing is blurred.",
-    ),
-    "not_blurrable": FailureCode(
-        False,
-        "an image with boxes to blur (--bbox_col) that cannot be blurred, such as SVG or HEIC",
-        "Convert the image, or empty its boxes if it may be stored unblurred.",
-    ),
-    "bad_clips": FailureCode(
-        False,
-        "the column of --clips_col holds something else than pairs of times",
-        "Correct these rows of the list; null means that the file is not cut.",
-    ),
-    "too_small": FailureCode(
-        False,
-        "an image with a side below --min_image_size",
-        "Lower --min_image_size if you want them.",
-    ),
-    "too_many_pixels": FailureCode(
-        False,
-        "an image with more pixels than --max_image_area, or that takes too much memory to decode, or a frame of video",
-        "Raise --max_image_area if you want them, and have the memory.",
-    ),
-    "aspect_ratio": FailureCode(
-        False,
-        "an image longer and narrower than --max_aspect_ratio",
-        "Raise --max_aspect_ratio if you want them.",
-    ),
-    "too_short": FailureCode(
-        False,
-        "sound or video shorter than --min_duration",
-        "Lower --min_duration if you want them.",
-    ),
-    "too_long": FailureCode(
-        False,
-        "sound or video longer than --max_duration",
-        "Raise --max_duration if you want them, or cut with --audio_trim or --clip_seconds.",
-    ),
-    "unpacks_too_large": FailureCode(
-        False,
-        "an archive with more in it than the --unpack_... options allow",
-        "Raise --unpack_max_files or --unpack_max_bytes if you trust the source.",
-    ),
-    "empty_archive": FailureCode(
-        False,
-        "an archive without files",
-        "It contains nothing: leave the row out.",
-    ),
-    "transform_timeout": FailureCode(
-        False,
-        "a transform took longer than --transform_timeout",
-        "Raise --transform_timeout, or --transform_threads if all of them are slow.",
-    ),
-    "transform_crash": FailureCode(
-        False,
-        "a library crashed on this file",
-        "Keep the file away from this step, or update the library; error_message has its last output.",
-    ),
-    "hash_mismatch": FailureCode(
-        False,
-        "the file is another than the list expects (--verify_hash)",
-        "The file has changed since the list was made; --on_hash_mismatch=flag stores it anyway.",
-    ),
-    "transform_error": FailureCode(
-        False,
-        "a transform failed on this file",
-        "See error_message; if the step is your own, correct it, then any2ds retry with --codes=transform_error.",
-    ),
-    "fetch_error": FailureCode(
-        False,
-        "the transfer failed for another reason, named in error_message",
-        "See error_message in the metadata.",
-    ),
-}
+_TABLE = """
+bad_row: a malformed row of the list, or a value that does not have its column's type (--on_bad_row)
+    Put the corrected rows into a list of their own; --column_types declares the type of a column.
+bad_url: not a URL: empty, without a scheme or without a host
+    Correct these rows, or name another column with --url_col; a path is written file:///..., with
+    --allow_schemes=file.
+unsupported_scheme: a URL with a scheme that any2ds cannot download
+    Replace these URLs by http(s)://, ftp://, s3:// or another scheme that fsspec knows.
+scheme_not_allowed: a file of this machine, or of a store, which a list may ask for only if the run allows it
+    If you trust the list: --allow_schemes=file (or s3 …), in any2ds retry with --codes=scheme_not_allowed.
+missing_extra: a library for URLs of this kind is not installed; error_message names it
+    Install the library, then any2ds retry with --codes=missing_extra.
+dns (transient): the host name could not be resolved
+    Most such hosts are gone for good; if there are many, try other --nameservers or a lower --thread_count.
+connect (transient): no connection to the host
+    The host is down or refuses connections: retry later.
+tls: the encrypted connection failed, most often over the certificate
+    --ignore_ssl_certificate accepts any certificate; then nothing proves who answers.
+timeout_connect (transient): no connection within --connect_timeout seconds
+    Retry later, or with a longer --connect_timeout; if there are many, lower --thread_count.
+timeout_stalled (transient): slower than 100 bytes per second for --stall_timeout seconds
+    Retry later, with a longer --stall_timeout or a lower --thread_count.
+blocked_address: an address that is forbidden for rows of this list
+    If the list may be trusted, leave out --block_private_addresses, or give --allow_link_local.
+opted_out: the server asks that this file is not used (X-Robots-Tag)
+    Respect it; --disallowed_header_directives names what excludes a file.
+robots: robots.txt asks that this URL is not requested (--robots)
+    Respect it, or ask the owner of the site for permission.
+robots_unreachable (transient): not tried, because the host's robots.txt could not be read
+    Retry later: a site whose robots.txt cannot be read must not be sent further requests.
+timeout_total (transient): no byte for --timeout seconds, or too few in all (--total_timeout)
+    Retry with a longer --timeout; if there are many, the network is saturated: lower --thread_count.
+host_down (transient): not tried, because its host had not answered for a long time
+    Retry later, when the host may be up again.
+watchdog (transient): given up, because fetching was stuck for longer than all time limits together
+    Retry; if it happens again, please report it with the output of --log_level=debug.
+reset (transient): the connection broke off
+    Retry; if there are many, slow down: --max_per_host, --host_delay.
+truncated (transient): fewer bytes arrived than were announced, or a compressed body ends early
+    Retry.
+protocol: the answer is not valid HTTP
+    Open one with another client: most often this is not a web server.
+headers_too_large: the answer's headers are longer than any server needs them to be
+    Open one with another client; 300 KiB is the limit.
+bad_encoding: the compressed body cannot be decoded
+    The server sends damaged data, or an encoding that was not asked for: leave the row out.
+too_large: bigger than --max_file_bytes or the output format allows, or compressed more than 200 times
+    Raise --max_file_bytes if you want files of this size; error_message says which limit it was.
+too_many_redirects: redirected more than ten times
+    A site that requires cookies may redirect in circles: leave the row out.
+bad_redirect: redirected to a URL with a scheme that any2ds does not follow
+    The link leads away from the web: leave the row out.
+empty_body: the answer has no body
+    The file is empty at its source: leave the row out.
+access_denied: the server refused the credentials, or there are none
+    Give credentials that may read it, with --storage_options or as the store's own tools do.
+not_found: there is no such file (not HTTP)
+    The file is gone: leave the row out, or get a newer list.
+not_decodable: the file cannot be decoded as what it claims to be
+    The file is damaged or of another type at its source; --disable_all_reencoding, without --only_images, stores
+    files without decoding.
+not_encodable: an image that the format asked for cannot hold, such as webp beyond 16,383 pixels
+    Choose another --encode_format, or make images smaller with --file_size.
+bad_boxes: the column of --bbox_col holds something else than boxes, so that the image is not stored unblurred
+    Correct these rows of the list; null means that nothing is blurred.
+not_blurrable: an image with boxes to blur (--bbox_col) that cannot be blurred, such as SVG or HEIC
+    Convert the image, or empty its boxes if it may be stored unblurred.
+bad_clips: the column of --clips_col holds something else than pairs of times
+    Correct these rows of the list; null means that the file is not cut.
+too_small: an image with a side below --min_image_size
+    Lower --min_image_size if you want them.
+too_many_pixels: an image with more pixels than --max_image_area, or that takes too much memory to decode, or a frame
+        of video
+    Raise --max_image_area if you want them, and have the memory.
+aspect_ratio: an image longer and narrower than --max_aspect_ratio
+    Raise --max_aspect_ratio if you want them.
+too_short: sound or video shorter than --min_duration
+    Lower --min_duration if you want them.
+too_long: sound or video longer than --max_duration
+    Raise --max_duration if you want them, or cut with --audio_trim or --clip_seconds.
+unpacks_too_large: an archive with more than 10,000 files, or more bytes than --unpack_max_bytes
+    Raise --unpack_max_bytes if you trust the source.
+empty_archive: an archive without files
+    It contains nothing: leave the row out.
+transform_timeout: a transform took longer than --transform_timeout
+    Raise --transform_timeout, or --transform_threads if all of them are slow.
+transform_crash: a library crashed on this file
+    Keep the file away from this step, or update the library; error_message has its last output.
+hash_mismatch: the file is another than the list expects (--verify_hash)
+    The file has changed since the list was made; --on_hash_mismatch=flag stores it anyway.
+transform_error: a transform failed on this file
+    See error_message; if the step is your own, correct it, then any2ds retry with --codes=transform_error.
+fetch_error: the transfer failed for another reason, named in error_message
+    See error_message in the metadata.
+"""
+
+
+def _codes_of(table: str) -> dict[str, FailureCode]:
+    """The codes of a table: `code: meaning` or `code (transient): meaning`, with the advice on the lines below."""
+    entries = re.findall(r"^(\w+)( \(transient\))?: (.*(?:\n {8}.*)*)((?:\n {4}\S.*)+)", table, re.MULTILINE)
+    return {
+        code: FailureCode(bool(mark), " ".join(meaning.split()), " ".join(advice.split()))
+        for code, mark, meaning, advice in entries
+    }
+
+
+FAILURE_CODES: Mapping[str, FailureCode] = _codes_of(_TABLE)
 """The closed list, with `http_<status>` for every other status than success."""
 BROKEN_OFF = frozenset({"connect", "dns", "reset", "timeout_connect", "timeout_stalled", "timeout_total", "truncated"})
 """The codes that tell of a network as much as of a host."""
@@ -284,7 +162,7 @@ _TRANSIENT_STATUS = frozenset({408, 425, 429})  # and every 5xx
 
 
 def failure_code(code: str) -> FailureCode:
-    """What `code` means. Raises KeyError for a code that is not in the closed list."""
+    """The meaning of `code`. Raises KeyError for a code that is not in the closed list."""
     match = _HTTP_CODE.fullmatch(code)
     if match is None:
         return FAILURE_CODES[code]
@@ -294,7 +172,8 @@ def failure_code(code: str) -> FailureCode:
 
 
 def known_outcome(code: str) -> FailureCode | None:
-    """What an outcome means, a failure or none; None for one that is not known here, such as those of other tools."""
+    """The meaning of an outcome, a failure or none; None for one that is not known here, such as those of other
+    tools."""
     if code in NO_FAILURES:
         return FailureCode(False, NO_FAILURES[code], "")
     try:
@@ -304,7 +183,7 @@ def known_outcome(code: str) -> FailureCode | None:
 
 
 def meaning_of(code: str) -> str:
-    """What an outcome means; "" for one that is not known here."""
+    """The meaning of an outcome in words; "" for one that is not known here."""
     known = known_outcome(code)
     return known.meaning if known is not None else ""
 
@@ -351,7 +230,8 @@ class Failure:
 
 
 def http_failure(status: int, final_url: str | None = None, retry_after: float | None = None) -> Failure:
-    """What a status other than success means for a row; the text is ours, since servers choose theirs freely."""
+    """The failure of a row whose server answered with this status; the text is ours, since servers choose theirs
+    freely."""
     try:
         message = f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:

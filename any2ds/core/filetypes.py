@@ -71,7 +71,7 @@ _PREFERRED = {
     "audio/eac3": "eac3",
 }
 _TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
-# Of files that are known by their first bytes, and by no name that Python knows.
+# Extension -> media type of files that are known by their first bytes.
 _FURTHER_TYPES = {**types_by_ext(), "flac": "audio/flac"}
 _BOM = codecs.BOM_UTF8
 _CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f\x7f\ufffe\uffff]")  # that no text contains

@@ -24,7 +24,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Histogram:
-        """Of many at once, in a third of the time of adding one by one."""
+        """A histogram of many values, in a third of the time of adding one by one."""
         log2, floor = math.log2, math.floor
         return cls(Counter([floor(log2(value) * PER_DOUBLING) for value in values if value > 0]))
 

@@ -1,4 +1,4 @@
-"""Of which kind of media a file is, by its extension."""
+"""The kind of media of a file, by its extension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FURTHER = {
 
 
 def kind_of_ext(ext: str) -> str:
-    """One of `KINDS`; "" for others, and for images that have no pixels."""
+    """A kind of `KINDS`; "" for others, and for images that have no pixels."""
     if ext.lower() in DRAWN:
         return ""
     kind = (type_of_name(f"file.{ext}") or "").partition("/")[0]

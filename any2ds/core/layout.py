@@ -1,4 +1,4 @@
-"""What things are called in the output folder: shards, keys, marks of completion. Pure functions of numbers.
+"""Names of files in the output folder: shards, keys, marks of completion. Pure functions of numbers.
 
 00000.tar                data (or 00000/, 00000.parquet)
 00000.parquet            metadata, one row per outcome
@@ -84,7 +84,7 @@ class Layout:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Layout:
-        """That of a dataset made with `options`. Raises ValueError if they do not decide it."""
+        """The layout of a dataset made with `options`. Raises ValueError if they do not decide it."""
         try:
             rows, digits = int(options["number_sample_per_shard"]), int(options["oom_shard_count"])
         except (KeyError, TypeError) as error:
@@ -130,7 +130,7 @@ class Layout:
         return f"{self.shard_name(shard_id)}.{extension}"
 
     def own_metadata_name(self, shard_id: int) -> str:
-        """That of the metadata out of sight, which has all columns."""
+        """The file of the metadata out of sight, which has all columns."""
         return f"{METADATA_FOLDER}/{self.shard_name(shard_id)}{METADATA_END}"
 
     def metadata_names(self, shard_id: int) -> tuple[str, ...]:
@@ -176,5 +176,6 @@ def workers_of(lock_file: str) -> str:
 
 
 def wandb_file(member: str) -> str:
-    """That of one of several runs that make a dataset together, or of a run that makes it alone: ""."""
+    """The file of Weights & Biases of one of several runs that make a dataset together; `member` is "" for a run
+    alone."""
     return f"{WANDB_FILE}-{member}" if member else WANDB_FILE

@@ -187,7 +187,7 @@ _PLACE = ("number", "kind", "cut", "first_shard", "list_number", "start_row", "b
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a dataset says of how it is made: `.any2ds/run`, and the files in `.any2ds/segments/`.
+    """The record of how a dataset is made: `.any2ds/run`, and the files in `.any2ds/segments/`.
 
     Each of these files is written once, and never changed.
     """
@@ -198,6 +198,8 @@ class Manifest:
     segments: tuple[Segment, ...] = ()  # by number
     first_steps: tuple[StepRecord, ...] = ()  # when the dataset was begun
     further: tuple[str, ...] = ()  # extensions of the files that steps add to a sample
+    # The options of the first command, without credentials: name -> its text, and where it stood; see `config.given`.
+    given: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
     version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it
     signature: str = field(default="", compare=False)  # of the user who made it with steps that are their own code
 
@@ -210,6 +212,7 @@ class Manifest:
                 "key_format": self.key_format,
                 "columns": dict(self.columns),
                 "steps": self.first_steps,
+                "given": dict(self.given),
                 **({"further": self.further} if self.further else {}),
                 **({"signature": self.signature} if self.signature else {}),
             },
@@ -233,6 +236,7 @@ class Manifest:
                 segments=_segments(segments or {}),
                 first_steps=tuple(map(StepRecord.parse, found["steps"])),
                 further=tuple(map(str, found.get("further", ()))),
+                given={str(name): (str(text), str(source)) for name, (text, source) in found["given"].items()},
                 version=str(found["any2ds"]),
                 signature=str(found.get("signature", "")),
             )
@@ -247,7 +251,7 @@ class Manifest:
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """What files go through, with the versions of libraries that all segments were begun with."""
+        """The steps that files go through, with the versions of libraries that all segments were begun with."""
         steps = self.first_steps
         for segment in self.segments:
             steps, _ = with_versions(steps, segment.steps)

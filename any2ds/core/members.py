@@ -56,14 +56,14 @@ def columns_of(written: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Members:
-    """What a row consists of."""
+    """The files of a row that has several URLs."""
 
     columns: Mapping[str, str]  # member -> column of the list, in order
     require: str = ALL  # `all`, `any`, or names separated by commas: what must be there for a row to be a success
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Members | None:
-        """Those of a dataset made with `options`, as its run file has them; None where a row has one URL."""
+        """The members of a dataset made with `options`, as its run file has them; None where a row has one URL."""
         columns = columns_of(str(options.get("url_col") or ""))
         return cls(columns, str(options.get("require") or ALL)) if columns else None
 
@@ -89,7 +89,7 @@ class Members:
 
     @cached_property
     def hash_columns(self) -> tuple[str, ...]:
-        """Those of the hashes that the list has, as far as it has them, as they are called in the dataset."""
+        """Columns of expected hashes, as they are called in the dataset; the list may lack some."""
         return tuple(column(name, EXPECTED_HASH) for name in self.names)
 
     def prefixed(self, own: Mapping[str, T]) -> dict[str, T]:

@@ -170,12 +170,12 @@ class MetadataTable:
 
     @property
     def schema_in_sight(self) -> pa.Schema:
-        """Of what other tools read."""
+        """The schema of the files that other tools read."""
         return self.schema if self._shown is None else pa.schema([self.schema.field(name) for name in self._shown])
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Those that say what became of a row."""
+        """Columns of the outcome of a row."""
         return tuple(self._types)
 
     @property
@@ -208,7 +208,7 @@ class MetadataTable:
             self.added = self._wide.add(fields if self._has_members else {**fields, **self._beside(sample)})
 
     def to_json(self, sample: Sample) -> bytes:
-        """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
+        """The row of one sample, as the JSON object that lies beside its file (bytes as base64)."""
         row, url = sample.row, sample.row.url
         known: dict[str, Any] = {"key": sample.key, "url": without_credentials(url) if url and "@" in url else url}
         if self.has_captions:
@@ -238,7 +238,7 @@ class MetadataTable:
         return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
 
     def table_in_sight(self, start: int = 0, stop: int | None = None) -> pa.Table:
-        """The same as a table of `schema_in_sight`."""
+        """`table`, as a table of `schema_in_sight`."""
         table = self.table(start, stop)
         return table if self._shown is None else table.select(self._shown)
 

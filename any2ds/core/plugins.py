@@ -86,7 +86,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def missing_extra(wanted: str, error: ImportError) -> Exception:
-    """What to raise when `wanted` failed on an import: the extra to install, or what is known of a library that no
+    """The error to raise when `wanted` failed on an import: the extra to install, or what is known of a library that no
     extra brings; the error itself if it is a part of any2ds that is missing."""
     packages = list(_packages_missing(error))
     if "any2ds" in packages:

@@ -1,4 +1,4 @@
-"""What workers and runs report: the statistics of shards, their errors, progress, and the sum of a run."""
+"""Reports of workers and runs: the statistics of shards, their errors, progress, and the sum of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from any2ds.core.counts import counts
+from any2ds.core.counts import count, counts
 from any2ds.core.errors import RunError, printable, redacted, shard_count
 from any2ds.core.failures import DUPLICATE, NO_FAILURES, SUCCESS, failure_code, in_order
+from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.text import duration, percent
 from any2ds.core.text import rows as row_count
@@ -25,12 +26,19 @@ _MOST_DELAYS = 100  # hosts whose robots.txt asks for a delay, the longest delay
 
 @dataclass(frozen=True, slots=True)
 class RobotsCost:
-    """What asking for robots.txt took. The rows that it excluded are counted by their failure codes."""
+    """The cost of asking for robots.txt. The rows that it excluded are counted by their failure codes."""
 
     files: int = 0  # requested, each once, however often it was tried; not of hosts without a connection
     bytes: int = 0  # of those that exist
     seconds: float = 0.0  # for which rows waited for each, added up; other hosts went on meanwhile
     delays: Mapping[str, float] = field(default_factory=dict)  # host -> seconds between two requests that it asks for
+
+    @classmethod
+    def from_json(cls, stats: Mapping[str, Any]) -> RobotsCost:
+        """The cost that the statistics of a shard tell. Raises TypeError or ValueError for anything else."""
+        files, size = (count(stats.get(f"robots_{name}") or 0, f"robots_{name}") for name in ("files", "bytes"))
+        delays = {str(host): float(seconds) for host, seconds in (stats.get("robots_delays") or {}).items()}
+        return cls(files, size, float(stats.get("robots_seconds") or 0), delays)
 
     def __add__(self, other: RobotsCost) -> RobotsCost:
         delays = self.delays or other.delays
@@ -42,7 +50,7 @@ class RobotsCost:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """What a worker process took between the completion of two of its shards; `estimate` reads it."""
+    """The cost of a worker process between the completion of two of its shards; `estimate` reads it."""
 
     cpu: float = 0.0  # seconds of the processor, children included
     own_cpu: float = 0.0  # seconds, of `cpu`, of the thread that drives sockets and writes files
@@ -59,7 +67,7 @@ class ProcessCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """What became of rows, of a shard or of a run. The five counts from `successes` to `duplicates`, and those of the
+    """Outcomes of rows, of a shard or of a run. The five counts from `successes` to `duplicates`, and those of the
     two stages that fail, make `count`."""
 
     count: int = 0  # rows
@@ -106,31 +114,11 @@ class ShardReport(RowCounts):
 
     @classmethod
     def from_json(cls, stats: Mapping[str, Any]) -> ShardReport:
-        """What `to_json` was made from. Raises KeyError, TypeError or ValueError for anything else."""
-        stats = {
-            "attempts": 0,
-            "examples": {},
-            "latencies": {},
-            "splits": {},
-            **stats,
-        }  # those of other tools lack them
-        return cls(
-            **{name: int(stats[name]) for name in ("shard_id", "data_bytes", *SUMMED)},
-            start_time=float(stats["start_time"]),
-            end_time=float(stats["end_time"]),
-            status_dict=dict(stats["status_dict"]),
-            robots=RobotsCost(*(stats[f"robots_{each.name}"] for each in fields(RobotsCost))),
-            urls_sha256=str(stats["urls_sha256"]),
-            exts=dict(stats["exts"]),
-            splits=dict(stats["splits"]),
-            not_processed=not_processed_in(stats),
-            examples=dict(stats["examples"]),
-            members=members_in(stats),
-            replaces=replaces_in(stats),
-            replaced_members=members_in(stats, "replaced_members"),
-            latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
-            process=ProcessCost.from_json(stats),
-        )
+        """The report that `to_json` was made from. Raises KeyError, TypeError, AttributeError or ValueError for
+        anything else."""
+        stats = {"attempts": 0, **stats}  # those of other tools lack it
+        numbers: dict[str, Any] = {name: count(stats[name], name) for name in ("shard_id", "data_bytes", *SUMMED)}
+        return cls(**numbers, **figures_in(stats))
 
     @property
     def duration(self) -> float:
@@ -146,19 +134,27 @@ class ShardReport(RowCounts):
         return {**found, **robots, "latencies": latencies}
 
 
-def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
-    """Reason -> files, as the statistics of a shard have it; those of other tools have none."""
-    return counts(stats.get("not_processed"), "not_processed")
+def figures_in(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a ShardReport, besides its counts, that the statistics of a shard tell; those of other tools lack
+    most of them. Raises TypeError, AttributeError or ValueError for values of other kinds."""
+    by_member = {
+        name: {str(member): counts(of, name) for member, of in (stats.get(name) or {}).items()}
+        for name in ("members", "replaced_members")
+    }
+    return {
+        **{name: counts(stats.get(name), name) for name in _COUNTS_BY_NAME},
+        **by_member,
+        "start_time": float(stats.get("start_time") or 0),
+        "end_time": float(stats.get("end_time") or 0),
+        "urls_sha256": str(stats.get("urls_sha256") or ""),
+        "examples": {str(code): str(url) for code, url in (stats.get("examples") or {}).items()},
+        "latencies": dict(Histogram.from_json(stats.get("latencies") or {}).counts),
+        "process": ProcessCost.from_json(stats),
+        "robots": RobotsCost.from_json(stats),
+    }
 
 
-def replaces_in(stats: Mapping[str, Any]) -> dict[str, int]:
-    """Failure code -> rows of earlier shards whose failures the rows of this shard replace. Raises ValueError."""
-    return counts(stats.get("replaces"), "replaces")
-
-
-def members_in(stats: Mapping[str, Any], name: str = "members") -> dict[str, dict[str, int]]:
-    """Member -> outcome -> files, as the statistics of a shard have it; nothing where rows have one URL."""
-    return {str(member): counts(of, name) for member, of in (stats.get(name) or {}).items()}
+_COUNTS_BY_NAME = ("status_dict", "exts", "splits", "not_processed", "replaces")
 
 
 def members_added(
@@ -171,7 +167,7 @@ def members_added(
 
 
 def most_frequent(reasons: Mapping[str, int], most: int = 20) -> dict[str, int]:
-    """Those, and the others in one: servers may call files whatever they like."""
+    """The most frequent reasons, and the others in one: servers may call files whatever they like."""
     ordered = sorted(reasons.items(), key=lambda item: (item[0] == OTHER_REASONS, -item[1], item[0]))
     if len(ordered) <= most:
         return dict(ordered)
@@ -191,7 +187,7 @@ class ShardError:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What has happened in one worker since its last Progress, for people who watch."""
+    """Events in one worker since its last Progress, for people who watch."""
 
     # success, dropped, filtered, duplicate or failure code -> rows; fewer than none where a shard failed whose rows had
     # been reported
@@ -282,7 +278,7 @@ class RunReport(RowCounts):
         return f"<RunReport {rows}; {shards} in {duration(self.at_work or self.seconds)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the outcomes with their rows and shares."""
+        """HTML for a notebook: the outcomes with their rows and shares."""
         from rich.table import Table
         from rich.text import Text
 

@@ -53,7 +53,7 @@ MOST_HANGS = 3
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """What a worker needs to make one shard; small enough to send to any cluster."""
+    """The work of making one shard; small enough to send to any cluster."""
 
     shard_id: int
     # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, with dedupe=run `duplicate_of`, and

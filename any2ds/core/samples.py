@@ -39,26 +39,8 @@ def free_extension(ext: str, taken: Collection[str]) -> str:
     return f"data.{ext}" if ext.lower() in taken else ext
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSample:
-    """One sample of a shard. Rows that failed have none."""
-
-    key: str
-    members: Mapping[str, StoredBody]  # extension, without the first dot -> content, in the order of the file
-
-    @property
-    def ext(self) -> str:
-        """Of its file; "" if there is none beside caption and metadata."""
-        return next((ext for ext in self.members if ext not in (CAPTION, METADATA)), "")
-
-    @property
-    def body(self) -> StoredBody | None:
-        """Its file."""
-        return self.members.get(self.ext)
-
-
 class Payload(NamedTuple):
-    """What a server answered with success."""
+    """The answer of a server that had success."""
 
     body: Body
     media_type: str | None  # of the Content-Type header, without parameters, in lower case
@@ -91,7 +73,6 @@ class Sample:
     ext: str  # of the file, without the dot; "" on failure
     fields: Mapping[str, Any]  # metadata columns beyond those of the list; see `metadata.OUTCOME_FIELDS`
     failure: Failure | None = None
-    stored: StoredSample | None = None  # it lies in the former version of its shard, to be taken over as it is
     part: int | None = None  # its number among the samples of its row, from 0; None: it is the only one
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
@@ -114,7 +95,7 @@ class Sample:
 
     @property
     def member(self) -> str:
-        """Which file of its row this is, `image` or `mask`; "" where a row has one."""
+        """The name of this file in its row, `image` or `mask`; "" where a row has one."""
         return self.row.member
 
     @property
@@ -140,7 +121,7 @@ class Sample:
     def with_data(
         self, data: bytes | bytearray | memoryview, ext: str | None = None, mime_type: str | None = None, **fields: Any
     ) -> Sample:
-        """The same with another file, and with further metadata `fields`; `ext` without the dot.
+        """A copy with another file, and with further metadata `fields`; `ext` without the dot.
 
         Raises TypeError for what is not bytes.
         """
@@ -151,19 +132,19 @@ class Sample:
         return replace(self, body=StoredBody.of(data), ext=ext or self.ext, fields=known)
 
     def with_fields(self, **fields: Any) -> Sample:
-        """The same with further metadata; a step declares the columns that it fills."""
+        """A copy with further metadata; a step declares the columns that it fills."""
         return replace(self, fields={**self.fields, **fields})
 
     def with_member(self, ext: str, data: bytes) -> Sample:
-        """The same with a further file beside it: `<key>.<ext>`, or a column of that name in record formats."""
+        """A copy with a further file beside it: `<key>.<ext>`, or a column of that name in record formats."""
         return replace(self, members={**self.members, ext: data})
 
     def as_part(self, part: int, parts: int = 1) -> Sample:
-        """The same as one of the several samples of its row, of which there are `parts`."""
+        """A copy as one of the several samples of its row, of which there are `parts`."""
         return replace(self, part=part, parts=parts)
 
     def left_as_is(self, reason: str) -> Sample:
-        """The same, with the reason why a step that was asked for does not process its file; the first one counts."""
+        """A copy with the reason why a step that was asked for does not process its file; the first one counts."""
         return replace(self, not_processed=self.not_processed or {self.member: encodable(reason)[:LONGEST_REASON]})
 
     def failed(self, code: str, detail: str = "") -> Sample:
@@ -175,7 +156,7 @@ class Sample:
         return replace(self, body=None, ext="", fields=known, failure=failure, members={}, extra_files={})
 
     def filtered(self, reason: str) -> Sample:
-        """It is not wanted, which is no failure."""
+        """A copy that a step did not want, which is no failure."""
         outcome = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
         return replace(self, body=None, ext="", fields={**self.fields, **outcome}, members={})
 
@@ -197,7 +178,8 @@ def outcome_of(samples: Samples) -> Sample:
 
 
 def first_of(statuses: Sequence[str | None]) -> int:
-    """Which of the samples of a row stands for it, by their statuses: the first that is stored, else the first."""
+    """The number of the sample that stands for its row, by the statuses of all: the first that is stored, else the
+    first."""
     return statuses.index(SUCCESS) if SUCCESS in statuses else 0
 
 
@@ -207,7 +189,7 @@ def code_of(sample: Sample) -> str:
 
 
 def in_parts(samples: Sequence[Sample]) -> list[Sample]:
-    """Those of one row, numbered."""
+    """The samples of one row, numbered."""
     return [sample.as_part(part, len(samples)) for part, sample in enumerate(samples)]
 
 
@@ -222,7 +204,7 @@ def release(samples: Iterable[Sample]) -> None:
 
 
 def sample_key(row_key: str, part: int | None, parts: int) -> str:
-    """Of the sample with the number `part` among the `parts` of its row.
+    """The key of the sample with the number `part` among the `parts` of its row.
 
     The numbers of a row have the same width, four digits or as many as the last one needs, so that keys sort.
     """

@@ -27,8 +27,8 @@ def type_by_signature(head: bytes) -> tuple[str, str] | None:
 
 @cache
 def _patterns(first: int) -> re.Pattern[bytes]:
-    """Those from number `first` on, each with an empty group behind it, whose number is that of the pattern. A group
-    around it would keep the engine from passing over patterns by their first byte."""
+    """An expression of the patterns from number `first` on, each with an empty group behind it, whose number is that of
+    the pattern. A group around it would keep the engine from passing over patterns by their first byte."""
     return re.compile(b"|".join(rb"(?:%b)()" % pattern for pattern, *_ in _TYPES[first:]), re.DOTALL)
 
 
@@ -87,7 +87,7 @@ _OFFICE = "application/vnd.openxmlformats-officedocument"
 _OPEN = "application/vnd.oasis.opendocument"
 _OPEN_ZIP = _ZIP + rb".{26}mimetypeapplication/vnd\.oasis\.opendocument\."
 _FONT = rb"(?:\0\x01\0\0|OTTO|true)"
-# Of a transport stream: ISO/IEC 13818-1, 2.4.3.2.
+# A packet of a transport stream: ISO/IEC 13818-1, 2.4.3.2.
 _PACKET = rb"G[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff].{184}"
 
 Check = Callable[[bytes], bool]

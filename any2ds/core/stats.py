@@ -8,10 +8,9 @@ from typing import Any
 
 import orjson
 
-from any2ds.core.counts import count, counts
+from any2ds.core.counts import count
 from any2ds.core.errors import error_text
-from any2ds.core.histogram import Histogram
-from any2ds.core.reports import ProcessCost, RobotsCost, members_in, not_processed_in, replaces_in
+from any2ds.core.reports import ProcessCost, RobotsCost, figures_in
 
 ANY2DS = "any2ds"
 
@@ -74,28 +73,11 @@ class Stats:
                 samples=count(found.get("samples", found["successes"]), "samples"),
                 size=_optional_count(found, "bytes"),
                 data_bytes=_optional_count(found, "data_bytes"),
-                exts=counts(found.get("exts"), "exts"),
-                splits=counts(found.get("splits"), "splits"),
-                status_dict=counts(found.get("status_dict"), "status_dict"),
-                start_time=float(found.get("start_time") or 0),
-                end_time=float(found.get("end_time") or 0),
                 shard_id=_optional_count(found, "shard_id"),
                 maker=_maker(found),
-                urls_sha256=str(found.get("urls_sha256") or ""),
                 attempts=count(found.get("attempts") or 0, "attempts"),
-                examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
-                latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
-                not_processed=not_processed_in(found),
-                members=members_in(found),
-                replaces=replaces_in(found),
-                replaced_members=members_in(found, "replaced_members"),
                 duration=float(found.get("duration") or 0),
-                process=ProcessCost.from_json(found),
-                robots=RobotsCost(
-                    count(found.get("robots_files") or 0, "robots_files"),
-                    seconds=float(found.get("robots_seconds") or 0),
-                    delays={str(host): float(seconds) for host, seconds in (found.get("robots_delays") or {}).items()},
-                ),
+                **figures_in(found),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)) from error

@@ -1,4 +1,4 @@
-"""What was meant by an unknown name or path: the nearest one that there is. Pure."""
+"""Suggestions for an unknown name or path: the nearest one that there is. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def for_name(given: str, known: Collection[str]) -> str:
 
 
 def for_path(given: str, names: Collection[str]) -> str:
-    """The same for a path on this machine at which there is nothing, by the `names` in its folder."""
+    """A suggestion for a path on this machine at which there is nothing, by the `names` in its folder."""
     folder, name = os.path.split(given)
     return question([os.path.join(folder, near) for near in _nearest(name, names) if near != name])
 

@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 1000
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no notation for: bytes as base64, all else as its text."""
+    """A plain value in place of one that JSON has no notation for: bytes as base64, all else as its text."""
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode("ascii")
     return str(value)
@@ -42,7 +42,7 @@ _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
 
 
 def values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Those of a column as Python has them, and as text those that it has none for (the year 10000, nanoseconds)."""
+    """The values of a column as Python has them; as text where Python has none (the year 10000, nanoseconds)."""
     try:
         return list(column.cast(_exact(column.type, "us")).to_pylist())
     except _NOT_OF_PYTHON:

@@ -38,7 +38,7 @@ def axis_label(value: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Of bytes: `12.3 MB`, of a million bytes each."""
+    """A number of bytes in words: `12.3 MB`, of a million bytes each."""
     return _UNKNOWN if count is None else decimal(int(count))
 
 
@@ -79,5 +79,5 @@ def time_left(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Of Unix seconds, in universal time, since colleagues are elsewhere."""
+    """A moment in Unix seconds, in universal time, since colleagues are elsewhere."""
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"

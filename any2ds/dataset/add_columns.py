@@ -49,6 +49,7 @@ from any2ds.readers.look import refuse_unreadable
 from any2ds.readers.rows import TypedRows
 from any2ds.storage.lists import stamps
 from any2ds.storage.stores import Stores
+from any2ds.writers.formats.parquet import THRIFTY
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +162,8 @@ class _Join:
 
     def _count(self, folder: str, shard_id: int) -> None:
         """Add the figures of a shard that is written."""
-        with self._dataset.folder.open(table_name(folder, shard_id)) as stream:
-            found = pq.read_schema(pa.PythonFile(stream, "r")).metadata
+        with self._dataset.folder.open(table_name(folder, shard_id)) as stream, pq.ParquetFile(stream) as file:
+            found = file.schema_arrow.metadata
         self._matched += int(found[_MATCHED])
         self._repeated += int(found[_REPEATED])
 
@@ -304,8 +305,8 @@ class _Join:
         if self._before is None or name is None:
             return table
         kept = [name for name in self._before.schema.names if name not in self._schema.names]
-        with self._dataset.folder.open(name) as stream:
-            former = pq.read_table(pa.PythonFile(stream, "r"), columns=kept)
+        with self._dataset.folder.open(name) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
+            former = file.read(kept)
         for column in kept:
             table = table.append_column(former.schema.field(column), former[column])
         return table

@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -74,7 +74,9 @@ class Dataset:
         if table is None:
             self.shards = self.listing.shards(data_end, self.extra_ends)
         else:
-            self.shards = Shards.finished_by(self.listing.digits, table.ids, data_end, self._has_own_metadata())
+            self.shards = Shards.finished_by(
+                self.listing.digits, table.ids, data_end, self._with_own_metadata(table.ids)
+            )
             names = tfds.names_of(self.run.options if self.run else {})
             self.entries.update({name: Entry(name, 0, False) for name in names if self.folder.exists(name)})
         if not self.shards and self.run is None:
@@ -138,34 +140,26 @@ class Dataset:
     def stats(self, shards: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
         """The statistics of finished shards, in order; many at once where that is faster."""
         for start in range(0, len(shards), _STATS_AT_ONCE):
-            yield from self._stats_of(shards[start : start + _STATS_AT_ONCE])
+            some = shards[start : start + _STATS_AT_ONCE]
+            for files, content in zip(some, self._contents([files.stats or "" for files in some]), strict=True):
+                try:
+                    yield files, content if isinstance(content, Exception) else Stats.parse(content)
+                except ValueError as error:
+                    yield files, error
 
-    def _stats_of(self, todo: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-        names = [files.stats or "" for files in todo]
+    def _contents(self, names: Sequence[str]) -> list[bytes | Exception]:
         try:
-            contents: Mapping[str, bytes | None] = dict(self.folder.read_many(names))
+            found = dict(self.folder.read_many(names))
+            return [FileNotFoundError(name) if (content := found[name]) is None else content for name in names]
         except Exception:  # of one of them: which one it is shows when they are read one by one
-            yield from self._stats_one_by_one(todo)
-            return
-        for files, name in zip(todo, names, strict=True):
-            try:
-                content = contents[name]
-                yield files, FileNotFoundError(name) if content is None else Stats.parse(content)
-            except ValueError as error:
-                yield files, error
+            with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+                return list(threads.map(self._content, names))
 
-    def _stats_one_by_one(self, todo: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-        def read(files: ShardFiles) -> Stats | Exception:
-            try:
-                return Stats.parse(self.read(files.stats or ""))
-            except Exception as error:  # every file system has exceptions of its own
-                return error
-
-        threads = ThreadPoolExecutor(_READS_AT_ONCE if len(todo) > 1 else 1)
+    def _content(self, name: str) -> bytes | Exception:
         try:
-            yield from zip(todo, threads.map(read, todo), strict=True)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+            return self.read(name)
+        except Exception as error:  # every file system has exceptions of its own
+            return error
 
     @contextmanager
     def metadata_file(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
@@ -223,15 +217,12 @@ class Dataset:
         except Exception as error:  # every file system has exceptions of its own
             raise Unreachable(f"{folder.url!r} cannot be listed: {access_text(error)}") from error
 
-    def _has_own_metadata(self) -> Callable[[int], bool] | None:
-        """Whether a shard has metadata out of sight: those of other tools in the same dataset have none."""
+    def _with_own_metadata(self, shard_ids: Sequence[int]) -> list[int]:
+        """The shards that have metadata out of sight: those of other tools in the same dataset have none."""
         if self.run is None or not self.hides:
-            return None
-        names, own = (
-            self.run.layout,
-            {f"{layout.METADATA_FOLDER}/{name}" for name in self.folder.names(layout.METADATA_FOLDER)},
-        )
-        return lambda shard_id: names.own_metadata_name(shard_id) in own
+            return []
+        own = {f"{layout.METADATA_FOLDER}/{name}" for name in self.folder.names(layout.METADATA_FOLDER)}
+        return [shard_id for shard_id in shard_ids if self.run.layout.own_metadata_name(shard_id) in own]
 
     def _in(self, inner: str) -> Iterator[Entry]:
         """What lies directly in the folder, or in a folder of it. Raises whatever the file system raises."""

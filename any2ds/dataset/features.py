@@ -22,10 +22,9 @@ from any2ds.core import suggestions
 from any2ds.core.errors import UsageError, printable
 from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS
 from any2ds.core.paths import expanded
-from any2ds.dataset.tfds import LABELS_END
+from any2ds.dataset.tfds import LABELS_END, class_of
 
 _SHOWN = 80  # characters of a value in a message
-_CLASSES = "tensorflow_datasets.core.features"
 _TRUE, _FALSE = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 KEY_COLUMN, SPLIT_COLUMN = RECIPE_KEY, "split"
 """Columns of the metadata that a recipe's dataset has besides those of its features."""
@@ -60,6 +59,8 @@ class Feature(ABC):
     """One feature of a sample. `doc` is a text about it, which the card and TensorFlow Datasets show."""
 
     is_file: ClassVar[bool] = False
+    option_names: ClassVar[tuple[str, ...]] = ()  # with what it was made, but for `doc`; None and False are left out
+    type: pa.DataType = pa.null()  # of its column
 
     def __init__(self, *, doc: str = "") -> None:
         """Raises UsageError for a `doc` that is no text."""
@@ -75,13 +76,15 @@ class Feature(ABC):
         """The value of a column, as `any2ds.load` gives it."""
         return value
 
-    @abstractmethod
     def arrow_type(self) -> pa.DataType:
         """Of its column."""
+        return self.type
 
     def options(self) -> dict[str, Any]:
         """What it was made with, but for `doc`."""
-        return {}
+        given = {name: getattr(self, name) for name in self.option_names}
+        given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        return {name: value for name, value in given.items() if value is not None and value is not False}
 
     @abstractmethod
     def tfds_class(self) -> dict[str, Any]:
@@ -110,6 +113,8 @@ class Feature(ABC):
 class Text(Feature):
     """A text: str, or bytes in UTF-8."""
 
+    type = pa.string()
+
     def encode(self, value: Any) -> Any:
         if type(value) is str:
             return value
@@ -119,33 +124,26 @@ class Text(Feature):
             return str(value)
         raise TypeError("expected a text")
 
-    def arrow_type(self) -> pa.DataType:
-        return pa.string()
-
     def tfds_class(self) -> dict[str, Any]:
-        return _class("text_feature.Text", text={})
+        return class_of("text_feature.Text", text={})
 
 
 class Scalar(Feature):
     """One number, truth value or text: bool, int8 to int64, uint8 to uint64, float16 to float64, str."""
 
+    option_names = ("dtype",)
+
     def __init__(self, dtype: Any, *, doc: str = "") -> None:
         """`dtype` is a name, or a type of Python or NumPy. Raises UsageError."""
         super().__init__(doc=doc)
         self.dtype = _dtype(dtype)
-        self._encode = _encoder(self.dtype)
+        self.type, self._encode = _DTYPES[self.dtype], _encoder(self.dtype)
 
     def encode(self, value: Any) -> Any:
         return self._encode(value)
 
-    def arrow_type(self) -> pa.DataType:
-        return _DTYPES[self.dtype]
-
-    def options(self) -> dict[str, Any]:
-        return {"dtype": self.dtype}
-
     def tfds_class(self) -> dict[str, Any]:
-        return _class("scalar.Scalar", tensor={"shape": {}, "dtype": _tfds_dtype(self.dtype), "encoding": "none"})
+        return class_of("scalar.Scalar", tensor={"shape": {}, "dtype": _tfds_dtype(self.dtype), "encoding": "none"})
 
 
 class ClassLabel(Feature):
@@ -153,6 +151,8 @@ class ClassLabel(Feature):
 
     `names` are the classes in order, or a file with one name a line; with `num_classes` they have no names.
     """
+
+    type = pa.int64()
 
     def __init__(
         self,
@@ -205,16 +205,12 @@ class ClassLabel(Feature):
         """The number of a class. Raises ValueError."""
         return int(self.encode(str(name)))
 
-    def arrow_type(self) -> pa.DataType:
-        return pa.int64()
-
-    def options(self) -> dict[str, Any]:
-        if self.names is not None:
-            return {"names": list(self.names)}
-        return {"num_classes": self.num_classes}
+    @property
+    def option_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("num_classes",) if self.names is None else ("names",)
 
     def tfds_class(self) -> dict[str, Any]:
-        return _class("class_label_feature.ClassLabel", classLabel={"numClasses": str(self.num_classes)})
+        return class_of("class_label_feature.ClassLabel", classLabel={"numClasses": str(self.num_classes)})
 
 
 class Tensor(Feature):
@@ -222,6 +218,8 @@ class Tensor(Feature):
 
     `any2ds.load` gives an array of that shape. With one unknown size, that has to be the first.
     """
+
+    option_names = ("shape", "dtype")
 
     def __init__(self, shape: Sequence[int | None], dtype: Any, *, doc: str = "") -> None:
         """Raises UsageError."""
@@ -235,6 +233,9 @@ class Tensor(Feature):
         if self.has_own_shape and self.dtype == "str":
             raise UsageError(f"Tensor: invalid shape {self.shape}: of texts only the first size may be unknown")
         self._encode = _encoder(self.dtype)
+        self.type = values = pa.list_(_DTYPES[self.dtype])
+        if self.has_own_shape:
+            self.type = pa.struct([("shape", pa.list_(pa.int64(), len(self.shape))), ("value", values)])
         self.size = math.prod(size for size in self.shape if size is not None)  # of one entry, if the first is unknown
 
     def encode(self, value: Any) -> Any:
@@ -258,20 +259,11 @@ class Tensor(Feature):
             return None if value is None else _array(value, self.dtype, self.shape)
         return _array(value["value"], self.dtype, value["shape"])
 
-    def arrow_type(self) -> pa.DataType:
-        values = pa.list_(_DTYPES[self.dtype])
-        if self.has_own_shape:
-            return pa.struct([("shape", pa.list_(pa.int64(), len(self.shape))), ("value", values)])
-        return values
-
-    def options(self) -> dict[str, Any]:
-        return {"shape": list(self.shape), "dtype": self.dtype}
-
     def tfds_class(self) -> dict[str, Any]:
         shape = {"dimensions": [str(-1 if size is None else size) for size in self.shape]}
         dtype = "float32" if self.has_own_shape and self.dtype == "float16" else self.dtype  # as its bytes are stored
         encoding = "bytes" if self.has_own_shape else "none"
-        return _class(
+        return class_of(
             "tensor_feature.Tensor", tensor={"shape": shape, "dtype": _tfds_dtype(dtype), "encoding": encoding}
         )
 
@@ -280,6 +272,7 @@ class FileFeature(Feature):
     """A file: bytes, a path, or an open binary file."""
 
     is_file = True
+    type = pa.binary()
     ext: str = "bin"  # where neither its bytes nor its name tell
 
     def encode(self, value: Any) -> Any:
@@ -307,12 +300,9 @@ class FileFeature(Feature):
             name = os.fspath(value)
         return os.path.splitext(name)[1][1:].lower() if isinstance(name, str) else ""
 
-    def arrow_type(self) -> pa.DataType:
-        return pa.binary()
-
     def tfds_class(self) -> dict[str, Any]:
         """Bytes, which are decoded by whoever reads them."""
-        return _class("tensor_feature.Tensor", tensor={"shape": {}, "dtype": "string", "encoding": "none"})
+        return class_of("tensor_feature.Tensor", tensor={"shape": {}, "dtype": "string", "encoding": "none"})
 
 
 class Bytes(FileFeature):
@@ -324,6 +314,7 @@ class Image(FileFeature):
     `encoding_format` (png or jpeg)."""
 
     ext = "png"
+    option_names = ("channels", "encoding_format")
 
     def __init__(self, *, channels: int = 3, encoding_format: str = "png", doc: str = "") -> None:
         """`channels` (1, 3 or 4) are what TensorFlow Datasets decodes to. Raises UsageError."""
@@ -349,12 +340,9 @@ class Image(FileFeature):
         value.save(stream, self.encoding_format)
         return stream.getvalue()
 
-    def options(self) -> dict[str, Any]:
-        return {"channels": self.channels, "encoding_format": self.encoding_format}
-
     def tfds_class(self) -> dict[str, Any]:
         shape = {"dimensions": ["-1", "-1", str(self.channels)]}
-        return _class("image_feature.Image", image={"shape": shape, "dtype": "uint8"})
+        return class_of("image_feature.Image", image={"shape": shape, "dtype": "uint8"})
 
 
 class Audio(FileFeature):
@@ -372,13 +360,15 @@ class Video(FileFeature):
 class Optional(Feature):
     """A feature that may be None. TensorFlow Datasets, which has no nulls, reads "", 0, NaN or no values."""
 
+    option_names = ("feature",)
+
     def __init__(self, feature: Any, *, doc: str = "") -> None:
         """Raises UsageError for a feature that is nested."""
         super().__init__(doc=doc)
         self.feature = feature_of(feature)
         if isinstance(self.feature, (Dict, Sequence_, Optional)):
             raise UsageError(f"Optional takes a plain feature, not a {type(self.feature).__name__.rstrip('_')}")
-        self.is_file = self.feature.is_file  # type: ignore[misc]
+        self.is_file, self.type = self.feature.is_file, self.feature.type  # type: ignore[misc]
 
     def encode(self, value: Any) -> Any:
         return None if value is None else self.feature.encode(value)
@@ -386,12 +376,6 @@ class Optional(Feature):
     def decode(self, value: Any) -> Any:
         is_nothing = isinstance(self.feature, Tensor) and None not in self.feature.shape and not value
         return None if value is None or is_nothing else self.feature.decode(value)  # records have no nulls
-
-    def arrow_type(self) -> pa.DataType:
-        return self.feature.arrow_type()
-
-    def options(self) -> dict[str, Any]:
-        return {"feature": self.feature}
 
     def tfds_class(self) -> dict[str, Any]:
         return self.feature.tfds()
@@ -403,6 +387,8 @@ class Sequence_(Feature):  # noqa: N801 - public as any2ds.Sequence
     A sequence of dicts may be given as a list of dicts or as a dict of lists, and is read as a dict of lists. With
     `as_dataset` TensorFlow Datasets reads it as its feature `Dataset`: a `tf.data.Dataset` in each sample.
     """
+
+    option_names = ("feature", "length", "as_dataset")
 
     def __init__(self, feature: Any, *, length: int | None = None, as_dataset: bool = False, doc: str = "") -> None:
         """Raises UsageError for a feature that cannot be in a sequence."""
@@ -435,13 +421,11 @@ class Sequence_(Feature):  # noqa: N801 - public as any2ds.Sequence
             return pa.list_(pa.list_(_DTYPES[self.feature.dtype], self.feature.size))
         return pa.list_(self.feature.arrow_type())
 
-    def options(self) -> dict[str, Any]:
-        length = {} if self.length is None else {"length": self.length}
-        return {"feature": self.feature, **length, **({"as_dataset": True} if self.as_dataset else {})}
-
     def tfds_class(self) -> dict[str, Any]:
         sequence = {"feature": self.feature.tfds(), "length": str(-1 if self.length is None else self.length)}
-        return _class("dataset_feature.Dataset" if self.as_dataset else "sequence_feature.Sequence", sequence=sequence)
+        return class_of(
+            "dataset_feature.Dataset" if self.as_dataset else "sequence_feature.Sequence", sequence=sequence
+        )
 
 
 class Dict(Feature):
@@ -464,9 +448,6 @@ class Dict(Feature):
     def encode(self, value: Any) -> Any:
         raise TypeError("a dict has no column of its own")
 
-    def arrow_type(self) -> pa.DataType:
-        raise TypeError("a dict has no column of its own")
-
     def options(self) -> dict[str, Any]:
         return {"features": self.parts}
 
@@ -475,7 +456,7 @@ class Dict(Feature):
 
     def tfds_class(self) -> dict[str, Any]:
         features = {name: feature.tfds() for name, feature in self.parts.items()}
-        return _class("features_dict.FeaturesDict", featuresDict={"features": features})
+        return class_of("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 _KINDS: Mapping[str, type[Feature]] = {
@@ -789,7 +770,3 @@ def _array(values: Any, dtype: str, shape: Sequence[int | None]) -> Any:
 def _text(value: Any) -> str:
     shown = printable(repr(value))
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-
-
-def _class(name: str, **content: Any) -> dict[str, Any]:
-    return {"pythonClassName": f"{_CLASSES}.{name}", **content}

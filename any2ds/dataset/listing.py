@@ -1,4 +1,4 @@
-"""The files of a dataset, as its folder lists them: those of shards in columns, since there may be millions of them."""
+"""The files of a dataset, as its folder lists them: those of shards by the ends of their names, and all others."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
-from typing import Literal, TypeAlias, overload
+from typing import Literal, overload
 
 from any2ds.core import layout
 
 STATS_END = "_stats.json"
 _FILE_OF_SHARD = re.compile(r"(\d{1,18})(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
-_ABSENT = -1
-
-Column: TypeAlias = "tuple[array[int], array[int]]"
-"""Numbers of shards, and the sizes of their files with one end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,79 +56,54 @@ class Listing:
         self.others: dict[str, Entry] = {}  # what belongs to no shard, by name
         self.size = self.folders = 0  # bytes of all files, number of folders
         self.digits = 0  # of the numbers of shards; more are for numbers that need them
-        # End of a name, and digits before it -> numbers and sizes.
-        self._by_digits: dict[tuple[str, int], Column] = defaultdict(_empty)
-        self._columns: dict[str, Column] = {}  # end -> numbers, sorted, and sizes
+        self.sizes: dict[str, dict[int, int]] = defaultdict(dict)  # end of a name -> number of a shard -> bytes
+        # Digits of the number, and end of a name -> number of a shard -> bytes: until `settle`.
+        self._unsettled: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         for entry in entries:
             self.size += entry.size
             self.folders += entry.is_folder
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:
-        name = entry.name
-        is_hidden = name.startswith(layout.METADATA_FOLDER)
-        match = _FILE_OF_SHARD.fullmatch(name.removeprefix(f"{layout.METADATA_FOLDER}/") if is_hidden else name)
-        if match is None or entry.is_odd or entry.is_folder != (match[2] == ""):
-            self.others[name] = entry
-            return
-        number, end = match.groups()
-        if (end == layout.METADATA_END) != is_hidden:
-            self.others[name] = entry
-            return
-        numbers, sizes = self._by_digits[end, len(number)]
-        numbers.append(int(number))
-        sizes.append(entry.size)
+        is_hidden = entry.name.startswith(layout.METADATA_FOLDER)
+        match = _FILE_OF_SHARD.fullmatch(entry.name.removeprefix(f"{layout.METADATA_FOLDER}/" if is_hidden else ""))
+        number, end = match.groups() if match is not None and not entry.is_odd else ("", "")
+        if number and entry.is_folder == (end == "") and is_hidden == (end == layout.METADATA_END):
+            self._unsettled[len(number), end][int(number)] = entry.size
+        else:
+            self.others[entry.name] = entry
 
     def settle(self, digits: int | None) -> None:
         """Say how many digits the numbers of shards have; None: those of the shortest statistics."""
         if digits is None:
-            digits = min((length for end, length in self._by_digits if end == STATS_END), default=0)
+            digits = min((length for length, end in self._unsettled if end == STATS_END), default=0)
         self.digits = digits
-        found: dict[str, Column] = defaultdict(_empty)
-        for (end, length), (numbers, sizes) in self._by_digits.items():
+        for (length, end), sizes in self._unsettled.items():
             least = 0 if length == digits else 10 ** (length - 1)  # more digits than others need no zero in front
-            is_regular = [length >= digits and number >= least for number in numbers]
-            for number, size, is_kept in zip(numbers, sizes, is_regular, strict=True):
-                if not is_kept:
+            for number, size in sizes.items():
+                if length >= digits and number >= least:
+                    self.sizes[end][number] = size
+                else:
                     name = file_name(f"{number:0{length}d}", end)
                     self.others[name] = Entry(name, size, is_folder=end == "")
-            if any(is_regular):
-                found[end][0].extend(compress(numbers, is_regular))
-                found[end][1].extend(compress(sizes, is_regular))
-        self._by_digits.clear()
-        for end, (numbers, sizes) in found.items():
-            order = sorted(range(len(numbers)), key=numbers.__getitem__)
-            self._columns[end] = array("q", map(numbers.__getitem__, order)), array("q", map(sizes.__getitem__, order))
+        self._unsettled.clear()
 
     @property
     def ends(self) -> Mapping[str, int]:
         """End of a name of a shard's file -> number of them."""
-        return {end: len(numbers) for end, (numbers, _) in self._columns.items()}
+        return {end: len(sizes) for end, sizes in self.sizes.items()}
 
     def entries(self, end: str) -> Iterator[Entry]:
         """The shards' files with this end."""
-        for number, size in zip(*self._columns.get(end, ((), ())), strict=True):
+        for number, size in sorted(self.sizes.get(end, {}).items()):
             yield Entry(file_name(f"{number:0{self.digits}d}", end), size, is_folder=end == "")
 
     def shards(self, data_end: str | None, extra_ends: Sequence[str]) -> Shards:
         """All that have files; `data_end` is that of the data, if it is known."""
         known = (STATS_END, layout.METADATA_END, ".parquet", data_end, *extra_ends)
-        columns = {end: self._columns[end] for end in dict.fromkeys(known) if end is not None and end in self._columns}
-        ids = array("q", sorted({number for numbers, _ in columns.values() for number in numbers}))
-        sizes = {end: _aligned(ids, *column) for end, column in columns.items()}
+        sizes = {end: self.sizes[end] for end in dict.fromkeys(known) if end is not None and end in self.sizes}
+        ids = array("q", sorted(set().union(*sizes.values())))
         return Shards(self.digits, ids, sizes, data_end, tuple(extra_ends))
-
-
-def _empty() -> Column:
-    return array("q"), array("q")
-
-
-def _aligned(ids: array[int], numbers: array[int], sizes: array[int]) -> array[int]:
-    """The size for each of `ids`, which have all of the sorted `numbers`."""
-    if len(ids) == len(numbers):
-        return sizes
-    known = dict(zip(numbers, sizes, strict=True))
-    return array("q", (known.get(number, _ABSENT) for number in ids))
 
 
 def file_name(number: str, end: str) -> str:
@@ -141,30 +111,39 @@ def file_name(number: str, end: str) -> str:
     return f"{layout.METADATA_FOLDER}/{name}" if end == layout.METADATA_END else name
 
 
+class _AllThere(dict[int, int]):
+    """The sizes of files that a list says to be there, at which nobody looked."""
+
+    def __contains__(self, number: object) -> bool:
+        return True
+
+    def __missing__(self, number: int) -> int:
+        return 0
+
+
 class Shards(Sequence[ShardFiles]):
-    """The files of shards, in the order of their numbers; 8 bytes for each shard, and for each of its files."""
+    """The files of shards, in the order of their numbers."""
 
     def __init__(
         self,
         digits: int,
         ids: array[int],
-        sizes: Mapping[str, array[int]],
+        sizes: Mapping[str, Mapping[int, int]],
         data_end: str | None,
         extra_ends: tuple[str, ...] = (),
     ) -> None:
-        """`sizes` are those of the files with an end, for each of `ids`; -1 for what is not there."""
+        """`sizes`: end of a name -> number -> bytes, of the files that are there."""
         self.ids = ids
         self._digits, self._sizes, self._data_end, self._extra_ends = digits, sizes, data_end, extra_ends
 
     @classmethod
     def finished_by(
-        cls, digits: int, ids: array[int], data_end: str | None, with_own_metadata: Callable[[int], bool] | None
+        cls, digits: int, ids: array[int], data_end: str | None, with_own_metadata: Iterable[int] = ()
     ) -> Shards:
         """Shards that a list says to be finished, without a look into the folder; some have metadata out of sight."""
-        ends = [end for end in (STATS_END, ".parquet", data_end) if end is not None]
-        sizes = dict.fromkeys(ends, array("q", bytes(8 * len(ids))))
-        if with_own_metadata is not None:
-            sizes[layout.METADATA_END] = array("q", (0 if with_own_metadata(number) else _ABSENT for number in ids))
+        ends = (STATS_END, ".parquet", data_end)
+        sizes: dict[str, dict[int, int]] = {end: _AllThere() for end in ends if end is not None}
+        sizes[layout.METADATA_END] = dict.fromkeys(with_own_metadata, 0)
         return cls(digits, ids, sizes, data_end)
 
     @property
@@ -173,21 +152,18 @@ class Shards(Sequence[ShardFiles]):
         return frozenset(self._sizes)
 
     def finished(self) -> Shards:
-        """Those with statistics; itself if all have them."""
-        stats = self._sizes.get(STATS_END)
-        if stats is None:
-            return self._where([False] * len(self))
-        return self if _ABSENT not in stats else self._where([size != _ABSENT for size in stats])
+        """Those with statistics."""
+        stats = self._sizes.get(STATS_END, {})
+        if isinstance(stats, _AllThere):
+            return self
+        return self.only(array("q", (number for number in self.ids if number in stats)))
 
     def only(self, shard_ids: Iterable[int]) -> Shards:
         if shard_ids == self.ids:
             return self
         wanted = set(shard_ids)
-        return self._where([number in wanted for number in self.ids])
-
-    def _where(self, is_wanted: Sequence[bool]) -> Shards:
-        sizes = {end: array("q", compress(own, is_wanted)) for end, own in self._sizes.items()}
-        return Shards(self._digits, array("q", compress(self.ids, is_wanted)), sizes, self._data_end, self._extra_ends)
+        ids = array("q", (number for number in self.ids if number in wanted))
+        return Shards(self._digits, ids, self._sizes, self._data_end, self._extra_ends)
 
     def of(self, shard_id: int) -> ShardFiles:
         """Raises KeyError for a shard that has no files."""
@@ -206,18 +182,18 @@ class Shards(Sequence[ShardFiles]):
     def __getitem__(self, place: int | slice) -> ShardFiles | list[ShardFiles]:
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
-        number = f"{self.ids[place]:0{self._digits}d}"
-        there = {end: sizes[place] for end, sizes in self._sizes.items() if sizes[place] != _ABSENT}
-        names = {end: file_name(number, end) for end in there}
+        shard_id = self.ids[place]
+        number = f"{shard_id:0{self._digits}d}"
+        names = {end: file_name(number, end) for end, sizes in self._sizes.items() if shard_id in sizes}
         own, table = names.get(layout.METADATA_END), names.get(".parquet")
         return ShardFiles(
-            self.ids[place],
+            shard_id,
             names.get(STATS_END),
             own or table,
             None if self._data_end is None else names.get(self._data_end),
             tuple(names[end] for end in self._extra_ends if end in names),
             table if own else None,
-            {names[end]: size for end, size in there.items()},
+            {name: self._sizes[end][shard_id] for end, name in names.items()},
         )
 
 

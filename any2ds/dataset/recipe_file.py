@@ -111,9 +111,11 @@ class RecipeFile:
             return {}
         shards = 1 + max((entry.shard_id for entry in entries), default=-1)
         template = tfds.shard_template(options.layout, shards)
-        splits = (
-            [] if template is None else [self._tfds_split(each, entries, template, options) for each in self.splits]
-        )
+        file_name = f"{template}.{options.output_format}"
+        splits = [
+            tfds.split_info(split.name, self._entries_of(split, entries), shards, file_name)
+            for split in (self.splits if template is not None else ())
+        ]
         info = {
             "name": self.name,
             "version": self.version,
@@ -134,11 +136,10 @@ class RecipeFile:
         labels = {
             name: "".join(f"{each}\n" for each in names).encode() for name, names in self.features.labels().items()
         }
-        features = orjson.dumps(self.features.tfds(), option=orjson.OPT_INDENT_2)
         return {
             **labels,
-            layout.TFDS_FEATURES: features,
-            layout.TFDS_INFO: orjson.dumps(info, option=orjson.OPT_INDENT_2),
+            layout.TFDS_FEATURES: tfds.to_json(self.features.tfds()),
+            layout.TFDS_INFO: tfds.to_json(info),
         }
 
     @property
@@ -146,23 +147,14 @@ class RecipeFile:
         """The number after that of the last shard of a split; behind it are those of retries, of one split each."""
         return max((split.numbers.stop for split in self.splits), default=0)
 
-    def _tfds_split(
-        self, split: Split, entries: Sequence[ShardEntry], template: str, options: OutputOptions
-    ) -> dict[str, Any]:
-        lengths = [0] * (1 + max((entry.shard_id for entry in entries), default=-1))  # of others' shards it has none
-        own = [
+    def _entries_of(self, split: Split, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+        """The shards of a split, and those of retries of its samples."""
+        numbers = split.numbers
+        return [
             entry
             for entry in entries
-            if entry.shard_id in split.numbers or (entry.shard_id >= self.end and split.name in entry.splits)
+            if entry.shard_id in numbers or (entry.shard_id >= self.end and split.name in entry.splits)
         ]
-        for entry in own:
-            lengths[entry.shard_id] = entry.samples
-        return {
-            "name": split.name,
-            "shardLengths": [str(length) for length in lengths],
-            "numBytes": str(sum(entry.data_bytes for entry in own)),
-            "filepathTemplate": f"{template}.{options.output_format}",
-        }
 
 
 def trial_text(most: int) -> str:

@@ -80,17 +80,12 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
         "description": _MADE + problem if template else _TOO_LONG,
         "fileFormat": FORMATS[options.output_format],
         "splits": [
-            {
-                "name": name,
-                "shardLengths": _lengths(own, shards),
-                "numBytes": str(sum(entry.data_bytes for entry in own)),
-                "filepathTemplate": f"{template}.{options.output_format}",
-            }
+            split_info(name, own, shards, f"{template}.{options.output_format}")
             for name, own in (of_splits if template else {}).items()
         ],
     }
     exts, samples = sum((Counter(entry.exts) for entry in entries), Counter[str]()), sum(e.samples for e in entries)
-    return {TFDS_FEATURES: _json(features(schema, _files_in(schema, exts, samples))), TFDS_INFO: _json(info)}
+    return {TFDS_FEATURES: to_json(features(schema, _files_in(schema, exts, samples))), TFDS_INFO: to_json(info)}
 
 
 def _files_in(schema: pa.Schema, exts: Mapping[str, int], samples: int) -> dict[str, bool]:
@@ -136,12 +131,14 @@ def split_of(entry: ShardEntry, names: re.Pattern[str]) -> str:
     return name
 
 
-def _lengths(entries: Sequence[ShardEntry], shards: int) -> list[str]:
-    """Samples of each shard in a split. One without any is to TFDS an empty one, whose file it does not look for."""
+def split_info(name: str, entries: Sequence[ShardEntry], shards: int, template: str) -> dict[str, Any]:
+    """A split in dataset_info.json, with the samples of each of so many `shards`. One without any is to TFDS an empty
+    one, whose file it does not look for."""
     lengths = ["0"] * shards
     for entry in entries:
         lengths[entry.shard_id] = str(entry.samples)
-    return lengths
+    size = str(sum(entry.data_bytes for entry in entries))
+    return {"name": name, "shardLengths": lengths, "numBytes": size, "filepathTemplate": template}
 
 
 def features(schema: pa.Schema, files: Mapping[str, bool]) -> dict[str, Any]:
@@ -149,13 +146,10 @@ def features(schema: pa.Schema, files: Mapping[str, bool]) -> dict[str, Any]:
     of_columns = {field.name: _feature(field.type) for field in schema}
     image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}  # of any height and width
     of_files = {
-        name: _class("image_feature.Image", image=image) if holds_images else _bytes()
+        name: class_of("image_feature.Image", image=image) if holds_images else _bytes()
         for name, holds_images in files.items()
     }
-    return {
-        "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
-        "featuresDict": {"features": {**of_columns, **of_files}},
-    }
+    return class_of("features_dict.FeaturesDict", featuresDict={"features": {**of_columns, **of_files}})
 
 
 def shard_template(layout: Layout, shards: int) -> str | None:
@@ -188,14 +182,14 @@ def _feature(type: pa.DataType) -> dict[str, Any]:
 
     found = feature_kind(type)
     if found.is_list:
-        return _class("sequence_feature.Sequence", sequence={"feature": _feature(type.value_type), "length": "-1"})
+        return class_of("sequence_feature.Sequence", sequence={"feature": _feature(type.value_type), "length": "-1"})
     if pa.types.is_dictionary(type):
         type = type.value_type
     if found.kind == "int64":
         return _scalar("bool" if pa.types.is_boolean(type) else "int64")
     if found.kind == "float":
         return _scalar("float32")
-    return _bytes() if _is_binary(type) else _class("text_feature.Text", text={})
+    return _bytes() if _is_binary(type) else class_of("text_feature.Text", text={})
 
 
 def _is_binary(type: pa.DataType) -> bool:
@@ -206,16 +200,17 @@ def _is_binary(type: pa.DataType) -> bool:
 
 
 def _scalar(dtype: str, name: str = "scalar.Scalar") -> dict[str, Any]:
-    return _class(name, tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
+    return class_of(name, tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
 
 
 def _bytes() -> dict[str, Any]:
     return _scalar("string", "tensor_feature.Tensor")  # Text is the same to TFDS, but shown as text
 
 
-def _class(name: str, **content: Any) -> dict[str, Any]:
+def class_of(name: str, **content: Any) -> dict[str, Any]:
+    """A feature in features.json."""
     return {"pythonClassName": f"{_CLASSES}.{name}", **content}
 
 
-def _json(value: Any) -> bytes:
+def to_json(value: Any) -> bytes:
     return bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2))

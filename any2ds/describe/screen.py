@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.config.command_line import given_options
 from any2ds.core import text
 from any2ds.core.errors import printable
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
@@ -115,7 +114,7 @@ def _facts(found: Summary) -> Iterator[tuple[str, str]]:
     for column, values in found.labels.items():
         yield column[:40], _first([f"{value} {samples:,}" for value, samples in values.items()], 8)
     if found.options:
-        shown = [f"{name}={value}"[:200] for name, value in given_options(found.options).items()]
+        shown = [option.removeprefix("--")[:200] for option in found.given]
         yield "options", " ".join(shown) or "the default ones"
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from any2ds.config.command_line import build_command, download_command, retry_command
+from any2ds.config.command_line import build_command, dataset_options, download_command, retry_command
+from any2ds.config.given import Given
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, known_outcome
 from any2ds.core.histogram import Distribution, Histogram
@@ -125,6 +126,7 @@ class Summary:
     same_bytes: tuple[SameBytes, ...]  # the largest groups of these
     metadata_rows: tuple[Mapping[str, Any], ...]  # of samples, to look at
     options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
+    given: tuple[str, ...]  # of them, as the command line takes them: --name=value
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard, limit
     recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
     command: str  # that makes such a dataset; empty if it is not any2ds's
@@ -161,7 +163,7 @@ class Summary:
 class LastRun:
     """What the run that writes the report knows of itself."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)
+    given: Given = field(default_factory=dict)
     gained_nothing: bool = False  # it was a retry, and no row arrived
 
 
@@ -235,9 +237,10 @@ def summarize(
         same_bytes=tuple(SameBytes(shown_url(url), files) for url, files in groups),
         metadata_rows=tuple(_rows(metadata, rows)),
         options=_plain(dataset.run.options) if dataset.run else {},
+        given=tuple(dataset_options(dataset.run.given)) if dataset.run else (),
         lists=lists,
         recipe=recipe,
-        command=_command(dataset, recipe["name"] if recipe else "", lists, last_run.options),
+        command=_command(dataset, recipe["name"] if recipe else "", lists, last_run.given),
         retry=_retry(dataset, last_run) if retryable else "",
         retryable=retryable,
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
@@ -280,31 +283,31 @@ def _lists(dataset: Dataset) -> Iterator[dict[str, Any]]:
         yield {"files": files, "rows": last.end_row, "first_shard": first.first_shard, "limit": last.limit}
 
 
-def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The option with which only the first rows of a list were read, if so."""
+def with_limit(given: Given, lists: Sequence[Mapping[str, Any]]) -> Given:
+    """What was given, with the limit of rows of the last list, which later commands may have raised."""
     limit = lists[-1]["limit"] if lists else None
-    return {"limit": limit} if limit else {}
+    others = {name: value for name, value in given.items() if name != "limit"}
+    return {**others, "limit": (str(limit), "call")} if limit else others
 
 
-def _command(dataset: Dataset, recipe: str, lists: Sequence[Mapping[str, Any]], run_options: Mapping[str, Any]) -> str:
+def _command(dataset: Dataset, recipe: str, lists: Sequence[Mapping[str, Any]], last: Given) -> str:
     if dataset.run is None:
         return ""
-    is_whole = "url_list" in run_options  # the options of a retry are of its own command
-    options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
-    folder = redacted(dataset.folder.url)
+    is_known = bool({"url_list", "recipe"} & last.keys())  # of the last run, which was no retry
+    given, folder = last if is_known else dataset.run.given, redacted(dataset.folder.url)
     if recipe:  # whose data_dir is the folder in which this one lies as name/config/version, unless it was moved
         plain, place = folder.replace(os.sep, "/").rstrip("/"), f"/{recipe.replace(':', '/')}"
         data_dir = plain.removesuffix(place) if plain.endswith(place) else ""
-        return build_command(recipe, options, dataset.run.asked, data_dir)
+        return build_command(recipe, given, data_dir, for_others=not is_known)
     names = [name for each in lists for name in each["files"]]
-    return download_command(folder, names, options, dataset.run.asked)
+    return download_command(folder, names, with_limit(given, lists), for_others=not is_known)
 
 
 def _retry(dataset: Dataset, last_run: LastRun) -> str:
     """Empty also for the datasets of other tools, and after a retry that gained nothing."""
     if dataset.run is None or last_run.gained_nothing:
         return ""
-    return printable(redacted(retry_command(dataset.folder.url, last_run.options)))
+    return printable(redacted(retry_command(dataset.folder.url, last_run.given)))
 
 
 def _is_transient(code: str) -> bool:

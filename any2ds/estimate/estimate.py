@@ -42,7 +42,7 @@ def estimate(options: ParsedOptions) -> Estimate:
     config = Config.of(replace(options, groups=groups))
     if not config.run.quiet:
         stderr_console().print("reading the list")
-    found = survey(config, wanted.sample, wanted.sample_seed)
+    found = survey(config, wanted.sample)
     if wanted.from_dataset is not None:
         sample = read_sample(wanted.from_dataset, config)
     else:

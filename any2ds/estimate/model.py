@@ -126,7 +126,7 @@ def backoffs(attempts: int) -> float:
 
 
 def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, int]:
-    """With thread_count=auto: seconds in which the number of transfers in flight doubles, how many transfers end
+    """With thread_count=auto: seconds in which the number of transfers in flight triples, how many transfers end
     meanwhile, and how many are in flight then; `mean` are the seconds of one."""
     size, seconds, ended = FIRST, 0.0, 0.0
     while size < ceiling:
@@ -134,7 +134,7 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
         if ended + size / mean * step >= transfers:
             break
         ended += size / mean * step
-        seconds, size = seconds + step, 2 * size
+        seconds, size = seconds + step, 3 * size
     return seconds, ended, min(size, ceiling)
 
 

@@ -9,22 +9,22 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
+from any2ds.config import presets
+from any2ds.config.given import SECRET
 from any2ds.config.options import (
     ESTIMATE_GROUPS,
+    GROUPS,
     Config,
     FetchOptions,
-    InputOptions,
     StorageOptions,
-    changed,
-    declared,
-    flat,
+    names_of,
     parse_groups,
     with_config_file,
 )
@@ -133,7 +133,7 @@ def fetch_sample(chosen: ChosenRows, folder: str) -> Sample:
         )
     output.create()
     # The next estimate may replace what this one leaves, however it ends.
-    output.write(layout.SAMPLE_FILE, orjson.dumps({"files": chosen.files, "options": _list_options(config)}))
+    output.write(layout.SAMPLE_FILE, orjson.dumps({"files": chosen.files}))
     report, problem = RunReport(), ""
     fetchers = BriefFetchers(config.storage, chosen.seconds + DELAY_SECONDS)
     try:
@@ -181,14 +181,6 @@ def _checks_of_dataset(check: HashCheck | HashChecks | None, members: Members | 
         return check and HashCheck(EXPECTED_HASH.name, check.parts[0].kind)
     checked = {name: each for name in members.names if (each := check.of(name)) is not None}
     return hash_check({name: (column(name, EXPECTED_HASH.name), each.kind) for name, each in checked.items()})
-
-
-def _list_options(config: Config) -> dict[str, Any]:
-    """The options that say how the list is read, for an estimate that takes the sample later: the run of the sample
-    reads rows that were read already."""
-    check = config.output.verify_hash
-    given = changed({**flat([config.input]), "verify_hash": None if check is None else str(check)})
-    return {name: value for name, value in given.items() if name not in ("url_list", *_NOT_TAKEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,17 +237,14 @@ def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
     dataset = of_place(Dataset, str(folder), None, Stores(storage.storage_options))
     run = dataset.run
     not_taken = _NOT_TAKEN if RecipeFile.found(dataset.folder, dataset.entries) is None else _NOT_TAKEN_OF_RECIPES
-    known = {info.name for info in declared()}
-    recorded = {
-        name: value
-        for name, value in changed(run.options if run is not None else {}).items()
-        if name in known and name not in not_taken
+    known = names_of(GROUPS) | presets.foreign_options().keys()
+    recorded: dict[str, Any] = {
+        name: text
+        for name, (text, source) in (run.given if run is not None else {}).items()
+        if name in known and name not in not_taken and source != "preset" and text != SECRET
     }
     files = [file.name for segment in run.lists for file in segment.files] if run is not None else []
     sample = orjson.loads(dataset.folder.read(layout.SAMPLE_FILE) or b"{}")
-    if "options" in sample:
-        of_list = {field.name for field in fields(InputOptions)} | {"verify_hash"}
-        recorded = {name: value for name, value in recorded.items() if name not in of_list} | sample["options"]
     files = files or sample.get("files")
     if files:
         recorded["url_list"] = files[0] if len(files) == 1 else files

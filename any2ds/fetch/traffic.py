@@ -66,11 +66,8 @@ def shared_out(slept: Mapping[Cause, float], phases: Phases) -> dict[Wait, float
     for cause, seconds in slept.items():
         if cause != "connections":
             waits[cause] += seconds
-    if full := slept.get("connections"):
-        in_all = phases.dns + phases.answers + phases.bodies
-        if not in_all:
-            phases, in_all = Phases(answers=1), 1
-        waits["dns"] += full * phases.dns / in_all
-        waits["answers"] += full * phases.answers / in_all
-        waits["bodies"] += full * phases.bodies / in_all
+            continue
+        waiting = phases if phases.total() else Phases({"answers": 1})
+        for phase, transfers in waiting.items():
+            waits[phase] += seconds * transfers / waiting.total()
     return {cause: seconds for cause, seconds in waits.items() if seconds > 0}

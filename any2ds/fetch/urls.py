@@ -60,6 +60,16 @@ def normalize(url: str | None) -> str | Failure:
     return href if _NO_HOST.match(href) is None else Failure("fetch", "bad_url", "not a valid host name")
 
 
+def absolute(reference: str, base: str) -> str:
+    """Where a reference in the answer of a normalised URL leads; itself if it leads nowhere."""
+    import ada_url
+
+    try:
+        return str(ada_url.join_url(base, reference))
+    except ValueError:
+        return reference
+
+
 def as_referer(value: object) -> str | None:
     """The value of a Referer header for the page at a URL: without credentials and fragment (RFC 9110, 10.1.3)."""
     url = normalize(value.partition("#")[0]) if isinstance(value, str) else None

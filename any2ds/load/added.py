@@ -14,19 +14,20 @@ from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS
 from any2ds.core.tables import values
 from any2ds.storage.folders import OutputFolder
-from any2ds.writers.contract import Fields, IndexedShard
+from any2ds.writers.contract import Fields, Shard
+from any2ds.writers.formats.parquet import THRIFTY
 
 
 class ShardWithColumns:
-    """An `IndexedShard` with the added columns of its samples, which are in memory while it is open."""
+    """A shard with the added columns of its samples, which are in memory while it is open."""
 
-    def __init__(self, shard: IndexedShard, folder: OutputFolder, table: str, columns: Sequence[str]) -> None:
+    def __init__(self, shard: Shard, folder: OutputFolder, table: str, columns: Sequence[str]) -> None:
         """`table` is the metadata with the columns, "" for a shard without them. Raises DamagedShard."""
         self._shard, self._columns = shard, columns
         self._added: pa.Table | None = None
         if table:
-            with folder.open(table) as stream:
-                found = pq.read_table(pa.PythonFile(stream, "r"), columns=["status", *columns])
+            with folder.open(table) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
+                found = file.read(["status", *columns])
             self._added = found.filter(pc.equal(found["status"], SUCCESS)).select(columns).combine_chunks()
             if self._added.num_rows != len(shard):
                 raise DamagedShard(f"{table} has {self._added.num_rows:,} samples, the data {len(shard):,}")
@@ -37,11 +38,11 @@ class ShardWithColumns:
     def keys(self) -> list[str]:
         return self._shard.keys()
 
-    def get(self, number: int) -> dict[str, Any]:
-        return self._with_columns(self._shard.get(number), number)
+    def row(self, number: int) -> dict[str, Any]:
+        return self._with_columns(self._shard.row(number), number)
 
-    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        samples = self._shard.get_many(numbers)
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        samples = self._shard.rows(numbers)
         return [self._with_columns(sample, number) for sample, number in zip(samples, numbers, strict=True)]
 
     def _with_columns(self, sample: dict[str, Any], number: int) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-Stored = tuple[int, dict[str, Any]]
-"""The number of a shard, and a sample as it lies in it: neither compared with its hash nor decoded."""
+Stored = tuple[int, dict[str, Any] | Exception]
+"""The number of a shard, and a sample as it lies in it, neither compared with its hash nor decoded; or why it cannot be
+read."""
 Read = Callable[[Sequence[int]], list[Stored]]
 """The samples of these numbers, in this order."""
 
@@ -37,14 +38,16 @@ def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Stored]:
             yield from coming.popleft().result()
 
 
-def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: int) -> Iterator[Stored]:
+def in_windows(
+    read: Read, windows: Iterable[Sequence[int]], block_of: Callable[[int], int], size: int
+) -> Iterator[Stored]:
     """The samples of each window, which are read block by block, `size` of them at once.
 
-    A block is `block` neighbouring numbers, which a store gives in one range. So up to a window of samples is in
-    memory, and twice `size`: the next one is read while one is used.
+    `block_of` numbers the blocks, of neighbouring samples, which a store gives in one range. So up to a window of
+    samples is in memory, and twice `size`: the next one is read while one is used.
     """
     orders: deque[Sequence[int]] = deque()  # windows whose chunks are known
-    chunks = _chunks(windows, orders, block, size)
+    chunks = _chunks(windows, orders, block_of, size)
     with _threads() as threads:
         coming: deque[tuple[Future[list[Stored]], list[int]]] = deque()
         ready: dict[int, Stored] = {}
@@ -77,14 +80,14 @@ def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: i
 
 
 def _chunks(
-    windows: Iterable[Sequence[int]], orders: deque[Sequence[int]], block: int, size: int
+    windows: Iterable[Sequence[int]], orders: deque[Sequence[int]], block_of: Callable[[int], int], size: int
 ) -> Iterator[list[int]]:
     """The numbers of each window, by blocks in the order of their first use; `orders` gets the windows."""
     for window in windows:
         orders.append(window)
         blocks: dict[int, list[int]] = {}
         for number in window:
-            blocks.setdefault(number // block, []).append(number)
+            blocks.setdefault(block_of(number), []).append(number)
         chunk: list[int] = []
         for own in blocks.values():
             chunk += own

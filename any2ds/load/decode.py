@@ -1,9 +1,9 @@
 """Files of samples as arrays and texts, for training.
 
     image   uint8 array, height x width x 3 (RGB), upright as its Exif data say; with the channels that a recipe says,
-            1 (grey) or 4 (RGBA); of 16 bits the upper 8
+            1 (grey) or 4 (RGBA); of 16 bits a channel uint16
     audio   float32 array, samples x channels, between -1 and 1; the sample has its `rate` (Hz) as well
-    video   a `Video`, whose frames are decoded when they are asked for
+    video   a `Video`, whose frames are decoded when they are asked for, also by time
     text    str, as UTF-8; what is none becomes U+FFFD
 
 Everything else stays bytes.
@@ -31,11 +31,23 @@ _EXIF_WITHIN = 1 << 18  # bytes of a JPEG, before its pixels
 _kind = lru_cache(1024)(kind_of_ext)
 
 
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What becomes of sound when it is decoded."""
+
+    rate: int | None = None  # Hz to which it is resampled; None: its own
+    mono: bool = False  # whether its channels are mixed into one
+
+
+AS_STORED = Sound()
+
+
 def decoded(
     sample: dict[str, Any],
     members: Sequence[str] = (),
     channels: Mapping[str, int] = MappingProxyType({}),
     shard: Callable[[], str] = str,
+    sound: Sound = AS_STORED,
 ) -> dict[str, Any]:
     """The sample, whose `data` are decoded by the kind of its file, and so are its `members`, where it has several.
 
@@ -46,24 +58,24 @@ def decoded(
     if not members:
         if data is None or not ext:
             return sample
-        return _decoded(sample, "data", ext, "rate", channels.get("data", 3), shard)
+        return _decoded(sample, "data", ext, "rate", channels.get("data", 3), shard, sound)
     for member in members:
         if (found := sample.get(member)) is not None and (own := sample.get(f"{member}_ext")):
             if data is not None and found is data and ext == f"{member}.{own}":
-                _decoded(sample, member, own, "rate", channels.get(member, 3), shard)
+                _decoded(sample, member, own, "rate", channels.get(member, 3), shard, sound)
                 sample["data"], data = sample[member], None
                 if "rate" in sample:
                     sample[f"{member}_rate"] = sample["rate"]
             else:
-                _decoded(sample, member, own, f"{member}_rate", channels.get(member, 3), shard)
+                _decoded(sample, member, own, f"{member}_rate", channels.get(member, 3), shard, sound)
     if data is not None and ext:  # its member is not among the columns
         member, _, own = ext.rpartition(".")
-        _decoded(sample, "data", own, "rate", channels.get(member, 3), shard)
+        _decoded(sample, "data", own, "rate", channels.get(member, 3), shard, sound)
     return sample
 
 
 def _decoded(  # a file of a sample, and what is known of it
-    sample: dict[str, Any], name: str, ext: str, rate: str, channels: int, shard: Callable[[], str]
+    sample: dict[str, Any], name: str, ext: str, rate: str, channels: int, shard: Callable[[], str], sound: Sound
 ) -> dict[str, Any]:
     """It, with the file `name` decoded; `rate` is the column of the sample rate of sound."""
     data, kind = sample[name], _kind(ext)
@@ -71,7 +83,7 @@ def _decoded(  # a file of a sample, and what is known of it
         if kind == "image":
             sample[name] = image(data, channels)
         elif kind == "audio":
-            sample[name], sample[rate] = audio(data)
+            sample[name], sample[rate] = audio(data, sound)
         elif kind == "video":
             sample[name] = Video(data, f"{shard()}: {file_name(sample, ext)}")
         elif kind == "text":
@@ -105,8 +117,8 @@ _IS_DAMAGED = re.compile(r"Corrupt JPEG data: (?!\d extraneous bytes before mark
 
 
 def image(data: bytes, channels: int = 3) -> Any:
-    """uint8 array, height x width x channels: 3, 1 (grey) or 4 (RGBA); of 16 bits the upper 8. Raises ValueError for a
-    damaged JPEG, and for an image of 32 bits."""
+    """uint8 array, height x width x channels: 3, 1 (grey) or 4 (RGBA); uint16 where it has 16 bits a channel. Raises
+    ValueError for a damaged JPEG, and for an image of 32 bits."""
     import numpy as np
     import simplejpeg
     from PIL import Image, UnidentifiedImageError
@@ -131,11 +143,38 @@ def image(data: bytes, channels: int = 3) -> Any:
             _check_size(opened.width, opened.height)
             if opened.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of which nothing says how they become 8")
-            has_16_bits = opened.mode.startswith("I;16")
-            picture = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8)) if has_16_bits else opened
-            pixels = np.array(picture.convert(MODES[channels]))  # a copy, which can be written to
-            pixels = _upright(pixels, _orientation_of(opened))  # a PNG may have its Exif data behind its pixels
-            return pixels[:, :, None] if channels == 1 else pixels
+            if opened.mode.startswith("I;16"):
+                opened.load()  # a PNG may have its Exif data behind its pixels
+                pixels = _of_16_bits(np.asarray(opened).astype(np.uint16), channels)
+            elif data[24:25] == b"\x10" and opened.format == "PNG":  # bits of a channel, of which Pillow reads 8
+                opened.load()
+                pixels = _of_16_bits(_png_of_16_bits(data), channels)
+            else:
+                pixels = np.array(opened.convert(MODES[channels]))  # a copy, which can be written to
+            pixels = _upright(pixels, _orientation_of(opened))
+            return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _png_of_16_bits(data: bytes) -> Any:
+    """Pixels of a PNG with several channels: height x width x 3 or 4. Raises ValueError."""
+    import cv2
+    import numpy as np
+
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None:
+        raise ValueError("it is a damaged PNG")
+    return cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA if pixels.shape[2] == 4 else cv2.COLOR_BGR2RGB)
+
+
+def _of_16_bits(pixels: Any, channels: int) -> Any:
+    """Grey, RGB or RGBA pixels of 16 bits with as many channels as are wanted."""
+    import cv2
+
+    there = 1 if pixels.ndim == 2 else pixels.shape[2]
+    names = {1: "GRAY", 3: "RGB", 4: "RGBA"}
+    return (
+        pixels if there == channels else cv2.cvtColor(pixels, getattr(cv2, f"COLOR_{names[there]}2{names[channels]}"))
+    )
 
 
 class _TooLarge(ValueError):
@@ -180,7 +219,7 @@ def _upright(pixels: Any, orientation: int) -> Any:
     return np.ascontiguousarray(pixels)
 
 
-def audio(data: bytes) -> tuple[Any, int]:
+def audio(data: bytes, sound: Sound = AS_STORED) -> tuple[Any, int]:
     """float32 array, samples x channels, and the sample rate. Raises NotDecodable for a file that is cut off."""
     import av
     import numpy as np
@@ -192,8 +231,8 @@ def audio(data: bytes) -> tuple[Any, int]:
         stream = _av.sound_of(container)
         if stream is None:
             raise ValueError("it has no sound")
-        rate = int(stream.codec_context.sample_rate)
-        resampler = av.AudioResampler(format="fltp", rate=rate)
+        rate = sound.rate or int(stream.codec_context.sample_rate)
+        resampler = av.AudioResampler(format="fltp", layout="mono" if sound.mono else None, rate=rate)
         parts = [
             plane.to_ndarray()
             for frame in (*_av.decoded(container, stream), None)
@@ -221,12 +260,22 @@ class Video:
 
     def at(self, seconds: float) -> Any:
         """The frame that is shown at this time; the last one beyond the end."""
-        found: Any = None
-        for time, frame in self._frames(seconds):
-            if found is not None and time > seconds:
+        (found,) = self.frames([seconds])
+        return found
+
+    def frames(self, times: Sequence[float]) -> list[Any]:
+        """The frames that are shown at these times, in seconds and in any order; what lies between is read once."""
+        found: dict[float, Any] = {}
+        wanted = sorted(set(times))
+        last: Any = None
+        for time, frame in self._frames(wanted[0]) if wanted else ():
+            while last is not None and wanted and wanted[0] < time:
+                found[wanted.pop(0)] = last.to_ndarray(format="rgb24")
+            if not wanted:
                 break
-            found = frame
-        return found.to_ndarray(format="rgb24")
+            last = frame
+        found.update((time, last.to_ndarray(format="rgb24")) for time in wanted)
+        return [found[time] for time in times]
 
     def _frames(self, start: float) -> Iterator[tuple[float, Any]]:
         """At least one."""

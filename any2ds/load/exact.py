@@ -57,9 +57,14 @@ class ExactShard:
             if name in sample and not (self._of.is_json and type(sample[name]) is float):
                 (sample[name],) = values(self._replaced[name].slice(number, 1))
         if self._of.nullable:
-            for name, found in self._with_nulls.items():
-                if number in found and name in sample:
-                    sample[name] = found[number]
+            nulls = self._nulls
+            sample.update(nulls.absent)
+            for name, is_valid in nulls.valid.items():
+                if not is_valid[number]:
+                    sample[name] = None
+            for name, lists in nulls.lists.items():
+                if number in lists:
+                    sample[name] = list(lists[number])
 
     @cached_property
     def _replaced(self) -> Mapping[str, pa.ChunkedArray]:
@@ -67,10 +72,8 @@ class ExactShard:
         return {name: table[name] for name in table.column_names}
 
     @cached_property
-    def _with_nulls(self) -> Mapping[str, _Nulls]:
-        table = self._read(self._of.nullable)
-        found = {name: _Nulls(table[name]) for name in table.column_names}
-        return {name: nulls for name, nulls in found.items() if nulls.is_needed}
+    def _nulls(self) -> _Nulls:
+        return _Nulls(self._read(self._of.nullable))
 
     def _read(self, columns: list[str]) -> pa.Table:
         """These columns of the rows that have samples, without columns in which the file counts no null."""
@@ -87,20 +90,21 @@ class ExactShard:
 
 
 class _Nulls:
-    """The nulls of a column: which of its values are null, and its lists that have nulls in them."""
+    """The nulls of some columns."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._is_valid = column.is_valid().cast(pa.uint8()).to_numpy().tobytes()
-        self._lists: dict[int, list[Any]] = {}
-        if _is_list(column.type) and pc.list_flatten(column).null_count:
-            self._lists = {n: each for n, each in enumerate(values(column)) if each is not None and None in each}
-        self.is_needed = bool(column.null_count or self._lists)
-
-    def __contains__(self, number: int) -> bool:
-        return not self._is_valid[number] or number in self._lists
-
-    def __getitem__(self, number: int) -> list[Any] | None:
-        return list(self._lists[number]) if number in self._lists else None
+    def __init__(self, table: pa.Table) -> None:
+        self.absent: dict[str, None] = {}  # columns that are null in all rows
+        self.valid: dict[str, bytes] = {}  # column -> a byte for each row, 0 where it is null
+        self.lists: dict[str, dict[int, list[Any]]] = {}  # column -> its lists with nulls in them, by row
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if column.null_count == len(column):
+                self.absent[name] = None
+            elif column.null_count:
+                self.valid[name] = bytes(column.is_valid().cast(pa.uint8()).to_pylist())
+            if _is_list(column.type) and pc.list_flatten(column).null_count:
+                self.lists[name] = {
+                    n: each for n, each in enumerate(values(column)) if each is not None and None in each
+                }
 
 
 def _without_nulls(file: pq.FileMetaData) -> set[str]:

@@ -175,6 +175,11 @@ class LocalShard:
     def local(self) -> Path:
         return self._path
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file is gone, as a copy is that had to make room."""
+        return not os.path.exists(self._path)
+
 
 def joined(ranges: Sequence[tuple[int, int]], gap: int = 0) -> list[tuple[int, int, list[int]]]:
     """Start, size and the starts of its ranges for each read, in the order of `ranges`, of which neighbours share one.

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from any2ds.core.samples import CAPTION, METADATA, member_column
 from any2ds.core.tables import to_json
+from any2ds.load.delivery import CLASS
 from any2ds.load.libraries import imported
 from any2ds.writers.formats._members import TEXT
 
@@ -62,7 +65,9 @@ class _Members:
     def __init__(self, stream: Stream, source: Source) -> None:
         """`stream` gives the samples of the source as they are stored."""
         self._stream, self._columns, self._files = stream, source.columns, source.members
-        self._known = frozenset(source.as_stored.features)
+        types = source.as_stored.features
+        self._known = frozenset(name for name in types if source.has_metadata or not pa.types.is_binary(types[name]))
+        self._has_classes = not source.has_metadata  # in other tools' tar files `cls` is a file
         of_recipe = source.recipe.features.files[1:] if source.recipe is not None and not source.members else ()
         self._of_steps = {member_column(ext): ext for ext in source.further}
         self._further = [leaf for leaf in of_recipe if self._columns is None or leaf.is_among(self._columns)]
@@ -79,6 +84,8 @@ class _Members:
         for column, ext in self._of_steps.items():
             if content := sample.pop(column, None):  # records have an empty one in place of none
                 files[TEXT if ext == CAPTION and _CAPTION in sample else ext] = _bytes_of(content)
+        if self._has_classes and isinstance(sample.get(CLASS), int):
+            files[CLASS] = str(sample.pop(CLASS)).encode()
         for name in [name for name in sample if name not in self._known and name != _CAPTION]:
             if isinstance(sample[name], bytes) or name.endswith(_TEXTS):
                 files[".".join(name.rsplit("_", 1))] = _bytes_of(sample.pop(name))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import NoneType
@@ -32,22 +34,27 @@ from any2ds.core.samples import CAPTION, is_text_member, member_column, row_key
 from any2ds.dataset.features import KEY_COLUMN
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.load import expressions, hashes, splits
+from any2ds.load import errors, expressions, hashes, splits
 from any2ds.load.copies import ShardCopies
+from any2ds.load.decode import Sound
+from any2ds.load.delivery import Delivery
 from any2ds.load.features import RecipeFeatures
 from any2ds.load.files import cache_folder
+from any2ds.load.foreign import ForeignColumns
 from any2ds.load.metadata import Rows, schema_of
 from any2ds.load.opened import OpenShards
-from any2ds.load.selection import Selection, Span
+from any2ds.load.selection import Numbers, Selection, meeting
 from any2ds.load.shards import ShardSet
 from any2ds.load.source import Source
 from any2ds.storage.patience import Patience
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 
+log = logging.getLogger(__name__)
+
 _COPIES = "20GiB"
 _KEYS_AT_ONCE = 100_000
-_LOOKED_AT = 100  # samples, for the names of columns where there are no metadata
+_SPLITS_SHOWN = 20
 _OF_FILES = ("data", "key", "ext")
 
 
@@ -58,6 +65,11 @@ def load(  # the public options, by keyword
     where: str | pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
+    rate: int | None = None,
+    mono: bool = False,
+    fill: Mapping[str, Any] | None = None,
+    transform: Callable[[dict[str, Any]], Any] | None = None,
+    on_error: str | Callable[[Exception], Any] = "raise",
     check: bool = False,
     data_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -77,6 +89,13 @@ def load(  # the public options, by keyword
     columns: which columns a sample has, `data` among them (default: all)
     decode: images become arrays, sound arrays with its `rate`, text str, videos what decodes frames on demand (see
         docs/loading.md); a file that cannot be decoded is an error that names its key
+    rate, mono: with decode, the rate in Hz to which sound is resampled, and whether its channels are mixed into one
+        (default: as it is stored)
+    fill: column -> what stands in the place of a null, as in {"caption": "", "label": -1}
+    transform: a function of each sample, whose result is given in its place; processes need one that can be pickled
+    on_error: "skip" leaves out samples that cannot be read, decoded or transformed, also a whole shard: they are
+        counted (`ds.left_out`), and the log says how many at the end of an iteration. Or a function of the error, which
+        returns a sample in the place of the one that is damaged, or None. `ds[7]` raises (default: "raise")
     check: compare each file with its hash in the metadata when it is read: one that was garbled is an error that names
         shard and key (default: `any2ds verify` compares all of them, once)
     data_dir: folder in which datasets are found by name (default: ANY2DS_DATA_DIR, else ~/any2ds)
@@ -96,33 +115,64 @@ def load(  # the public options, by keyword
     if isinstance(columns, Iterable) and not isinstance(columns, str):
         columns = tuple(str(name) if isinstance(name, str) else name for name in columns)  # also texts of numpy
     _check_types(split, where, columns)
+    errors.check(on_error)
     stores = Stores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
     with _opening(place):
-        shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
+        opening = partial(ShardSet.of, is_checked=on_error == "raise")
+        shards = of_place(opening, place, os.fspath(data_dir) if data_dir is not None else None, stores)
         recipe = _recipe(shards)
     try:
         most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
     except ValueError as error:
         raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
-    if not shards.total:  # other tools' tar files, whose counts are in their indexes
-        opened = OpenShards(shards, Fields(), copies)
-        shards = replace(shards, starts=array("Q", accumulate(opened.counts(), initial=0)))
     schema = schema_of(shards)
+    foreign = None
+    if schema is None:  # other tools' tar files
+        shards = _counted(shards, copies, on_error)
+        foreign = ForeignColumns(shards, OpenShards(shards, Fields(), copies))
     compared = _hashes(shards, schema) if check else ()
     known = (*shards.members, *(recipe.known() if recipe is not None else ()))
-    further: tuple[pa.Field, ...] = ()
+    further = foreign.fields if foreign is not None else ()
     if schema is not None and recipe is None:
         further = _declared(shards, {*known, *schema.names})
-    described = _found(shards, copies, columns) if schema is None else [field.name for field in further]
-    wanted = _wanted(columns, schema, (*known, *described))
-    fields = Fields(wanted, schema, shards.data_column, shards.members, further, decode, recipe, compared)
-    opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
-    rows = Rows(shards, schema, opened)
-    condition = _condition(where, schema)
+    names = [*_OF_FILES, *known, *(field.name for field in further), *(schema.names if schema is not None else ())]
+    extensions = foreign.extensions.difference(names) if foreign is not None else ()
+    wanted = _wanted(columns, [*names, *extensions], "columns")
+    _wanted(fill, names, "fill")
+    delivery = Delivery(
+        wanted,
+        shards.members,
+        decode,
+        Sound(rate, mono),
+        recipe,
+        compared,
+        foreign is not None and foreign.has_classes,
+        tuple(name for name in extensions if name in (wanted or ())),
+        fill or {},
+        transform,
+    )
+    fields = Fields(wanted, schema, shards.data_column, shards.members, further)
+    opened = OpenShards(shards, replace(fields, columns=delivery.stored), copies, is_copied=cache_bytes is not None)
+    rows = Rows(shards, schema, opened, foreign)
+    condition = _condition(where, foreign.schema if foreign is not None else schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
-    return Source(shards, opened, selection, fields)
+    return Source(shards, opened, selection, fields, delivery, on_error)
+
+
+def _counted(shards: ShardSet, copies: ShardCopies, on_error: errors.OnError) -> ShardSet:
+    """Other tools' tar files, whose samples are counted by their indexes, unless that is known. Raises DamagedShard."""
+    if shards.total:
+        return shards
+    counts: list[int] = []
+    for found in OpenShards(shards, Fields(), copies).counts():
+        if isinstance(found, Exception):
+            if on_error == "raise" or isinstance(found, UsageError):
+                raise found
+            log.warning("left out: %s", found)
+        counts.append(found if isinstance(found, int) else 0)
+    return replace(shards, starts=array("Q", accumulate(counts, initial=0)))
 
 
 @contextmanager
@@ -162,30 +212,13 @@ def _declared(shards: ShardSet, known: Set[str]) -> tuple[pa.Field, ...]:
     )
 
 
-def _wanted(
-    columns: Sequence[str] | None, schema: pa.Schema | None, others: Sequence[str] = ()
-) -> tuple[str, ...] | None:
+def _wanted(columns: Iterable[str] | None, known: Sequence[str], option: str) -> tuple[str, ...] | None:
     """Raises MissingColumns."""
     if columns is None:
         return None
-    known = [*_OF_FILES, *others, *(schema.names if schema is not None else ())]
     if missing := [name for name in columns if name not in known]:
-        raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
+        raise MissingColumns(missing, list(dict.fromkeys(known)), option)
     return tuple(dict.fromkeys(columns))
-
-
-def _found(shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None) -> dict[str, None]:
-    """What the first samples of a dataset without metadata have, as far as it takes to find the columns. Raises
-    DamagedShard."""
-    if not shards.total:
-        return dict.fromkeys(columns or ())
-    found: dict[str, None] = {}
-    if missing := set(columns or ()).difference(_OF_FILES):
-        opened, first = OpenShards(shards, Fields(), copies), next(n for n in range(len(shards)) if shards.samples(n))
-        for some in (range(1), range(1, min(_LOOKED_AT, shards.samples(first)))):  # they may differ from each other
-            if not found.keys() >= missing:
-                found.update(dict.fromkeys(name for sample in opened.get_many(first, some) for name in sample))
-    return found
 
 
 def _check_types(split: Any, where: Any, columns: Any) -> None:
@@ -225,80 +258,64 @@ def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> p
 def _selection(
     rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None, recipe: RecipeFile | None
 ) -> Selection:
-    if split is None:
-        spans = [Span(range(shards.total))]
-    else:
-        spans = [_span(rows, shards, part, recipe) for part in splits.parse(split)]
-        if not any(span.numbers for span in spans):
-            return Selection((), condition)
-    if condition is not None:
-        has_masks = any(span.mask is not None for span in spans)
-        some, first = (rows, 0) if has_masks else rows.around([span.numbers for span in spans])
+    """The samples of a split that meet a condition. Raises UsageError."""
+    asked = splits.parse(split) if split is not None else ()
+    parts: list[Numbers] = [_part(rows, shards, part, recipe) for part in asked] or [range(shards.total)]
+    if condition is not None and any(map(len, parts)):
+        is_all = any(not isinstance(part, range) for part in parts)
+        some, first = (rows, 0) if is_all else rows.around([part for part in parts if isinstance(part, range)])
         mask = some.mask(condition)
-        spans = [span.where(mask, first) for span in spans]
-    return Selection.of(spans, condition)
+        parts = [meeting(part, mask, first) for part in parts]
+    return Selection.of(parts, condition)
 
 
-def _span(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | None) -> Span:
+def _part(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | None) -> Numbers:
     """The samples of one part of a split. Raises UsageError."""
-    if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
-        if part.by_hash:
-            return Span.of_mask(_by_hash(rows, part, shards.is_own))
-        return Span(part.span(shards.total, shards.starts))
+    every = range(shards.total)
     if part.name == splits.HASH:
-        return Span.of_mask(_by_hash(rows, part, shards.is_own))
-    is_of_recipe = recipe is not None and part.name in {each.name for each in recipe.splits}
-    if recipe is not None and is_of_recipe and not part.by_hash and not shards.retries:
-        return Span(_of_recipe(shards, recipe, part))
-    return _named(rows, part, shards.is_own, is_of_recipe)
+        return meeting(every, _in_hashes(rows, part, shards.is_own))
+    if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
+        return (
+            meeting(every, _in_hashes(rows, part, shards.is_own))
+            if part.by_hash
+            else part.span(len(every), shards.starts)
+        )
+    of_recipe = next((each for each in recipe.splits if each.name == part.name), None) if recipe is not None else None
+    if of_recipe is not None and not part.by_hash and not shards.retries:
+        return _of_recipe(shards, of_recipe.numbers, part)
+    if not rows.has(SPLIT):
+        raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
+    named: Any = meeting(every, rows.mask(pc.field(SPLIT) == part.name))
+    if not len(named) and of_recipe is None:
+        values = {value for chunk in rows.each_column(SPLIT) for value in chunk.unique().to_pylist()}
+        known = ", ".join(sorted(str(value) for value in values if value is not None)[:_SPLITS_SHOWN])
+        raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}, which has {known or 'nothing'}")
+    if part.by_hash:
+        return named.filter(_in_hashes(rows, part, shards.is_own).take(named))
+    span = part.span(len(named))
+    return named.slice(span.start, len(span))
 
 
-def _hashed(keys: Iterable[pa.ChunkedArray], part: splits.Part, is_own: bool) -> pa.BooleanArray:
-    """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
+def _in_hashes(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+    """Which samples have a key with a hash of the part: that of a recipe, else in datasets of any2ds that of the row,
+    so that samples of one row stay together."""
+    has_own_keys = rows.has(KEY_COLUMN)
     parts = [pa.array([], pa.bool_())]
-    for several in keys:
+    for several in rows.each_column(KEY_COLUMN) if has_own_keys else rows.each_keys():
         for start in range(0, len(several), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
             some = several.slice(start, _KEYS_AT_ONCE).to_pylist()
-            found = splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
+            keys = map(row_key, some) if is_own and not has_own_keys else some
+            found = splits.in_hashes(keys, part.hashes())
             parts.append(pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_()))
     return pa.concat_arrays(parts)
 
 
-def _by_hash(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
-    """By the keys that a recipe gave its samples, else by those of the samples."""
-    if rows.has(KEY_COLUMN):
-        return _hashed(rows.each_column(KEY_COLUMN), part, is_own=False)
-    return _hashed(rows.each_keys(), part, is_own=is_own)
-
-
-def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range:
+def _of_recipe(shards: ShardSet, shard_ids: Container[int], part: splits.Part) -> range:
     """The samples of a split of a recipe, which has shards of its own, or a span of them. Raises UsageError."""
-    (own,) = (each for each in recipe.splits if each.name == part.name)
-    numbers = [number for number, shard_id in enumerate(shards.shard_ids) if shard_id in own.numbers]
+    numbers = [number for number, shard_id in enumerate(shards.shard_ids) if shard_id in shard_ids]
     if not numbers:
         return range(0)
-    first, last = numbers[0], numbers[-1] + 1
-    starts = [shards.starts[number] - shards.starts[first] for number in range(first, last + 1)]
+    first = shards.starts[numbers[0]]
+    starts = [shards.starts[number] - first for number in range(numbers[0], numbers[-1] + 2)]
     span = part.span(starts[-1], starts)
-    return range(span.start + shards.starts[first], span.stop + shards.starts[first])
-
-
-def _named(rows: Rows, part: splits.Part, is_own: bool, is_known: bool) -> Span:
-    """The samples whose column `split` has the name of the part, or some of them.
-
-    Raises UsageError if there are none, unless the split `is_known`.
-    """
-    if not rows.has(SPLIT):
-        raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
-    found = rows.mask(pc.field(SPLIT) == part.name)
-    if part.by_hash:
-        return Span.of_mask(pc.and_(found, _by_hash(rows, part, is_own)))
-    numbers = pc.indices_nonzero(found)
-    if not len(numbers) and not is_known:
-        raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")
-    span, named = part.span(len(numbers)), Span.of_mask(found)
-    if len(span) == len(numbers):
-        return named
-    if not span:
-        return Span.of_mask(pa.repeat(pa.scalar(False), len(found)))
-    return named.part(range(numbers[span[0]].as_py(), numbers[span[-1]].as_py() + 1))
+    return range(span.start + first, span.stop + first)

@@ -22,6 +22,7 @@ from any2ds.storage.patience import is_permanent
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 if TYPE_CHECKING:
+    from any2ds.load.foreign import ForeignColumns
     from any2ds.load.opened import OpenShards
 
 _SHARDS_AT_ONCE = 1000
@@ -98,8 +99,12 @@ class _PatientFiles(FSSpecHandler):  # type: ignore[misc]
 class Rows:
     """The rows of the metadata that have samples: all or some of their columns, in the order of the data."""
 
-    def __init__(self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards) -> None:
+    def __init__(
+        self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards, foreign: ForeignColumns | None = None
+    ) -> None:
+        """`foreign` has the columns of other tools' tar files, where there is no `schema`."""
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
+        self._foreign = foreign
 
     def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
         """The rows of the shards that have the samples with these numbers, and the number of their first sample.
@@ -118,14 +123,13 @@ class Rows:
 
     def mask(self, condition: pc.Expression) -> pa.BooleanArray:
         """Which samples of the dataset meet a condition on the metadata. Raises UsageError, DamagedShard."""
-        if self._schema is None:
-            raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata that could be searched")
+        if self._schema is None and self._foreign is not None:
+            tables = [self._foreign.table(shard) for shard in range(len(self._shards)) if self._shards.samples(shard)]
+            return _mask_of(pa.concat_tables(tables) if tables else self._foreign.schema.empty_table(), condition)
         columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
         parts = [pa.array([], pa.bool_())]
         for numbers, table in self._tables(columns):
-            if not pa.types.is_boolean(table["found"].type):
-                raise UsageError(f"where: the condition is neither true nor false, but {table['found'].type}")
-            found = pc.fill_null(table["found"], False)
+            found = _truth(table["found"])
             if not self._shards.is_own:
                 wanted = set(table["key"].filter(found).to_pylist())
                 parts.append(pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_()))
@@ -151,8 +155,9 @@ class Rows:
         return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
     def _keys_in_data(self, shards: range) -> Iterator[str]:
+        opened = self._opened.with_columns(("key",))
         for shard in shards:
-            yield from self._opened.keys(shard)
+            yield from opened.keys(shard)
 
     def _groups(self) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
@@ -172,9 +177,7 @@ class Rows:
             table = dataset.to_table(columns=columns, filter=_IS_STORED)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
             self._look_for_damage()
-            if match := re.match(r"No match for FieldRef\.Name\((.*?)\) in ", str(error)):
-                raise MissingColumns([match[1]], list(dataset.schema.names), "where") from error
-            raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
+            raise _wrong_condition(error, dataset.schema.names) from error
         except (pa.ArrowException, OSError) as error:
             if shards.folder.is_local or is_permanent(error):
                 self._look_for_damage()
@@ -192,6 +195,27 @@ class Rows:
                 found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
                 if found != wanted:
                     raise DamagedShard(f"{table} has {found:,} samples, its statistics say {wanted:,}")
+
+
+def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
+    """Which rows meet a condition. Raises UsageError."""
+    try:
+        return _one_chunk(_truth(pads.dataset(table).to_table(columns={"found": condition})["found"]))
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise _wrong_condition(error, table.column_names) from error
+
+
+def _truth(found: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What came of a condition, unknown being false. Raises UsageError."""
+    if not pa.types.is_boolean(found.type):
+        raise UsageError(f"where: the condition is neither true nor false, but {found.type}")
+    return pc.fill_null(found, False)
+
+
+def _wrong_condition(error: Exception, columns: Sequence[str]) -> UsageError:
+    if match := re.match(r"No match for FieldRef\.Name\((.*?)\) in ", str(error)):
+        return MissingColumns([match[1]], list(columns), "where")
+    return UsageError(f"where: {_in_plain_words(error_text(error))}")
 
 
 def _in_plain_words(text: str) -> str:

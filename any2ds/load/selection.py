@@ -1,81 +1,49 @@
-"""Which samples of a dataset a source has: spans of their numbers, or those in them that masks name."""
+"""Which samples of a dataset a source has: their numbers, as a range where they follow each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Samples that follow each other in the dataset, or some of them."""
-
-    numbers: range
-    mask: pa.BooleanArray | None = None  # of these; None: all of them
-
-    @classmethod
-    def of_mask(cls, mask: pa.BooleanArray) -> Span:
-        """Those that a mask of the whole dataset names."""
-        return cls(range(len(mask)), mask)
-
-    def part(self, numbers: range) -> Span:
-        """Its samples among these numbers."""
-        own = self.numbers
-        shared = range(max(own.start, numbers.start), min(own.stop, numbers.stop)) or range(0)
-        if self.mask is None or not shared or shared == own:
-            return Span(shared, self.mask if shared == own else None)
-        # A copy: a slice would be pickled with all that it is a part of.
-        return Span(shared, pa.concat_arrays([self.mask.slice(shared.start - own.start, len(shared))]))
-
-    def where(self, mask: pa.BooleanArray, first: int = 0) -> Span:
-        """Its samples that meet a condition; `first` is the number of the sample with which the mask begins."""
-        found = Span(range(first, first + len(mask)), mask).part(self.numbers)
-        return found if self.mask is None or found.mask is None else Span(found.numbers, pc.and_(self.mask, found.mask))
+Numbers: TypeAlias = "range | Any"
+"""A range, or an array of Arrow of type uint64."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples of spans, one span after the other.
+    """The samples of parts, one part after the other; each part is in ascending order."""
 
-    Small where it is pickled: one bit for each sample of a span, or nothing.
-    """
-
-    spans: tuple[Span, ...]
-    where: pc.Expression | None = None  # the condition that is a part of the masks
+    parts: tuple[Numbers, ...]
+    where: pc.Expression | None = None  # the condition that the samples meet
 
     @classmethod
-    def of(cls, spans: Iterable[Span], where: pc.Expression | None = None) -> Selection:
-        return cls(tuple(_joined(spans)), where)
+    def of(cls, parts: Iterable[Numbers], where: pc.Expression | None = None) -> Selection:
+        """Parts that follow each other are one."""
+        found: list[Numbers] = []
+        for part in map(_as_range, parts):
+            if found and isinstance(part, range) and isinstance(found[-1], range) and found[-1].stop == part.start:
+                found[-1] = range(found[-1].start, part.stop)
+            elif len(part):
+                found.append(part)
+        return cls(tuple(found), where)
 
-    def __reduce__(self) -> tuple[type[Selection], tuple[Any, ...]]:
-        return Selection, (self.spans, self.where)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Selection, (self.parts, self.where)
 
     @cached_property
     def numbers(self) -> Sequence[int]:
         """The samples, by their numbers in the dataset: a range where they follow each other, or 8 bytes a sample."""
-        if len(self.spans) == 1 and self.spans[0].mask is None:
-            return self.spans[0].numbers
-        parts = [pa.array([], pa.uint64())]
-        for span in self.spans:
-            if span.mask is None:
-                parts.append(pa.array(span.numbers, pa.uint64()))
-            else:
-                parts.append(pc.add(pc.indices_nonzero(span.mask), pa.scalar(span.numbers.start, pa.uint64())))
-        joined = pa.concat_arrays(parts)
-        if not len(joined):
-            return range(0)
-        found = cast("Sequence[int]", memoryview(joined.buffers()[1]).cast("Q")[: len(joined)])
-        is_ascending = all(first.numbers.stop <= second.numbers.start for first, second in pairwise(self.spans))
-        if is_ascending and found[-1] - found[0] + 1 == len(found):
-            return range(found[0], found[-1] + 1)
-        return found
+        if len(self.parts) < 2 and all(isinstance(part, range) for part in self.parts):
+            return cast(range, self.parts[0]) if self.parts else range(0)
+        joined = pa.concat_arrays([pa.array(part, pa.uint64()) for part in self.parts])
+        return cast("Sequence[int]", memoryview(joined.buffers()[1]).cast("Q")[joined.offset :][: len(joined)])
 
     def digest(self) -> bytes:
         """A hash of the numbers of all samples; 10,000,000 that do not follow each other take 60 ms."""
@@ -85,27 +53,39 @@ class Selection:
     @property
     def last(self) -> int:
         """The greatest number of a sample. Raises ValueError if there is none."""
-        numbers = self.numbers
-        if isinstance(numbers, range):
-            return max(numbers[-1:])
-        return int(pc.max(pa.Array.from_buffers(pa.uint64(), len(numbers), [None, pa.py_buffer(numbers)])).as_py())
+        return max(_number(part, -1) for part in self.parts)
 
     def within(self, numbers: range) -> Selection:
         """Its samples among these numbers."""
-        return Selection.of(span.part(numbers) for span in self.spans)
+        return Selection.of(_among(part, numbers) for part in self.parts)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The first and the last number of each part."""
+        return [(_number(part, 0), _number(part, -1)) for part in self.parts]
 
 
-def _joined(spans: Iterable[Span]) -> Iterator[Span]:
-    """Without empty ones; those that follow each other are one, as far as they have no masks."""
-    last: Span | None = None
-    for span in spans:
-        if not span.numbers:
-            continue
-        if last is not None and last.mask is None and span.mask is None and last.numbers.stop == span.numbers.start:
-            last = Span(range(last.numbers.start, span.numbers.stop))
-            continue
-        if last is not None:
-            yield last
-        last = span
-    if last is not None:
-        yield last
+def meeting(part: Numbers, mask: pa.BooleanArray, first: int = 0) -> Numbers:
+    """The samples of a part for which a mask is true, which begins with the sample of the number `first`."""
+    if isinstance(part, range):
+        found = pc.indices_nonzero(mask.slice(part.start - first, len(part)))
+        return pc.add(found.cast(pa.uint64()), pa.scalar(part.start, pa.uint64()))
+    return part.filter(mask.take(pc.subtract(part, pa.scalar(first, pa.uint64()))))
+
+
+def _as_range(part: Numbers) -> Numbers:
+    if isinstance(part, range) or not len(part):
+        return part if isinstance(part, range) else range(0)
+    first, last = _number(part, 0), _number(part, -1)
+    return range(first, last + 1) if last - first + 1 == len(part) else part
+
+
+def _number(part: Numbers, place: int) -> int:
+    return part[place] if isinstance(part, range) else int(part[place].as_py())
+
+
+def _among(part: Numbers, numbers: range) -> Numbers:
+    if isinstance(part, range):
+        return range(max(part.start, numbers.start), min(part.stop, numbers.stop))
+    own = memoryview(part.buffers()[1]).cast("Q")[part.offset :][: len(part)]
+    start, stop = bisect_left(own, numbers.start), bisect_left(own, numbers.stop)
+    return pa.concat_arrays([part.slice(start, stop - start)])  # a copy: a slice would hold all of it

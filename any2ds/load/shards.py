@@ -70,8 +70,10 @@ class ShardSet:
     added: pa.Schema | None = None  # columns that some `tables` have, and data files have not
 
     @classmethod
-    def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
-        """Raises OutputError for a folder that holds no dataset or no finished shard, DamagedShard where files are
+    def of(cls, url: str, stores: Stores | None = None, is_checked: bool = True) -> ShardSet:
+        """`is_checked`: whether each data file on this machine has to be there, with its size.
+
+        Raises OutputError for a folder that holds no dataset or no finished shard, DamagedShard where files are
         missing or have another size than they should have."""
         opened = look(url, stores)
         if isinstance(opened, ShardSet):
@@ -85,7 +87,7 @@ class ShardSet:
         table = opened.table if opened.table is not None else _table_of_stats(dataset)
         table = table.only(compress(table.ids, table.column("samples")))
         shards = dataset.finished.only(table.ids)
-        marks = _check_presence(dataset, table)
+        marks = _check_presence(dataset, table) if is_checked else ()
         added = AddedColumns.of(dataset.folder) if dataset.run is not None else None
         tables = {} if added is None else added.tables(table)
         return cls(
@@ -215,7 +217,7 @@ def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
     for start in range(0, len(finished), _STATS_AT_ONCE):
         some = finished[start : start + _STATS_AT_ONCE]
         wanted = [(StoredFile(files.stats or "", f"{root}/{files.stats}", 0), None) for files in some]
-        for files, content in zip(some, StoreReader(dataset.folder).read(wanted), strict=True):
+        for files, content in zip(some, StoreReader(dataset.folder).read_many(wanted), strict=True):
             try:
                 yield files, Stats.parse(content)
             except ValueError as error:

@@ -7,10 +7,10 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import chain, pairwise
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,12 +20,14 @@ from any2ds.core.failures import SUCCESS
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.load import ahead, arrow, frameworks, huggingface, tf_data
 from any2ds.load.ahead import Stored
+from any2ds.load.delivery import Delivery
+from any2ds.load.errors import Failed, LeftOut, OnError
 from any2ds.load.libraries import imported
 from any2ds.load.metadata import MetadataTables, Rows, dataset_of
-from any2ds.load.opened import OpenShards
+from any2ds.load.opened import OpenShards, StoredSample
 from any2ds.load.selection import Selection
 from any2ds.load.shards import ShardSet
-from any2ds.load.stream import Stream, StreamOptions, ranks
+from any2ds.load.stream import Stream, StreamOptions
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
@@ -42,14 +44,29 @@ class Source(Sequence[Sample]):
     which names shard and key. It can be pickled, used after a fork and by several threads; a slice is a list.
     """
 
-    def __init__(self, shards: ShardSet, opened: OpenShards, selection: Selection, fields: Fields) -> None:
+    def __init__(  # what it reads, and what becomes of it
+        self,
+        shards: ShardSet,
+        opened: OpenShards,
+        selection: Selection,
+        fields: Fields,
+        delivery: Delivery,
+        on_error: OnError = "raise",
+    ) -> None:
         self._shards, self._opened, self._selection, self._fields = shards, opened, selection, fields
+        self._delivery = delivery
+        self._on_error = on_error
+        self._left_out = LeftOut(on_error)
         self._numbers = selection.numbers
-        self.finished = opened.finished  # turns what `stored` gives into a sample; raises DamagedShard
         self._starts = shards.starts
 
     def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
-        return Source, (self._shards, self._opened, self._selection, self._fields)
+        return Source, (self._shards, self._opened, self._selection, self._fields, self._delivery, self._on_error)
+
+    def _with(self, delivery: Delivery) -> Source:
+        """The same samples with other columns, or with other things done to them."""
+        opened = self._opened.with_columns(delivery.stored)
+        return Source(self._shards, opened, self._selection, self._fields, delivery, self._on_error)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -61,7 +78,7 @@ class Source(Sequence[Sample]):
     def __getitem__(self, item: int | slice | Sequence[int]) -> Sample | list[Sample]:
         if type(item) is not int:
             if isinstance(item, slice):
-                return list(map(self.finished, self._many(self._numbers[item])))
+                return list(self.given(self._many(self._numbers[item])))
             if isinstance(item, Iterable) and not _is_scalar(item):
                 return self.__getitems__(_listed(item))
             item = _index(item)
@@ -70,16 +87,17 @@ class Source(Sequence[Sample]):
         except IndexError:
             raise self._no_sample(item) from None
         shard = bisect_right(self._starts, number) - 1
-        return self._opened.get(shard, number - self._starts[shard])
+        stored = self._opened.get(shard, number - self._starts[shard])
+        return self._delivered(shard, stored) if self._delivery.is_needed else stored
 
     def __getitems__(self, items: Sequence[int]) -> list[Sample]:
         """Several samples, in this order; PyTorch's DataLoader and Hugging Face's datasets ask for batches by it."""
-        return list(map(self.finished, self.stored(items)))
+        return list(self.given(self.stored(items)))
 
     _getitems = __getitems__  # Grain's name for it
 
     def stored(self, items: Sequence[int]) -> list[Stored]:
-        """Several samples, in this order, as they lie in their shards: `finished` decodes each when it is given."""
+        """Several samples, in this order, as they lie in their shards: `given` decodes each when it is asked for it."""
         numbers, count = self._numbers, len(self)
         wanted = [_index(item) for item in items]
         for each in wanted:
@@ -94,10 +112,45 @@ class Source(Sequence[Sample]):
         numbers = self._numbers
         if not self.is_local:
             chunks = (numbers[first:stop] for first, stop in pairwise(self._chunk_starts()))
-            return map(self.finished, ahead.in_order(self._many, chunks))
+            return self.given(ahead.in_order(self._many, chunks))
         starts = range(0, len(numbers), _READ_AT_ONCE)
         parts = (self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
-        return map(self.finished, chain.from_iterable(parts))
+        return self.given(chain.from_iterable(parts))
+
+    def given(self, stored: Iterable[Stored]) -> Iterator[Sample]:
+        """Samples that were read, as they are given, without those that `on_error` leaves out."""
+        found = cast("Iterator[Sample]", map(self.finished, stored))
+        return found if self._on_error == "raise" else self._left_out.passing(found)
+
+    def finished(self, stored: Stored) -> Sample | None:
+        """A sample that was read, as it is given; None if `on_error` leaves it out. Raises DamagedShard."""
+        shard, sample = stored
+        try:
+            if isinstance(sample, Exception):
+                raise sample
+            return self._delivered(shard, sample) if self._delivery.is_needed else sample
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            return cast("Sample | None", self._left_out.instead(error))
+
+    def _delivered(self, shard: int, sample: Sample) -> Sample:
+        """Raises DamagedShard, and whatever the user's function raises."""
+        delivery = self._delivery
+        try:
+            found: Sample = delivery(sample, partial(self._shards.describe, shard))
+        except Exception as error:
+            raise self._opened.named(shard, error) from error
+        return found if delivery.transform is None else delivery.transform(found)
+
+    @property
+    def left_out(self) -> int:
+        """How many samples this process has left out because of `on_error`."""
+        return self._left_out.count
+
+    def report_left_out(self, before: int) -> None:
+        """Say in the log how many samples were left out since there were so many."""
+        self._left_out.report(before)
 
     def _chunk_starts(self) -> Iterator[int]:
         """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
@@ -119,22 +172,20 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned() or len(self._shards))} ({columns})>"
 
     def _spanned(self) -> int:
         """How many shards its samples are taken from: as many after others were added to the dataset."""
-        spans = (span.numbers for span in self._selection.spans)
-        ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
+        ends = ((bisect_right(self._starts, each) for each in span) for span in self._selection.spans())
         return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
-        spans, starts = self._selection.spans, self._starts
+        spans = self._selection.spans()
         if len(spans) != 1 or len(self._shards) == 1:
             return None
-        span = spans[0].numbers
-        shard = bisect_right(starts, span[0]) - 1
-        return shard if span[-1] < starts[shard + 1] else None
+        shard = bisect_right(self._starts, spans[0][0]) - 1
+        return shard if spans[0][1] < self._starts[shard + 1] else None
 
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
@@ -143,9 +194,10 @@ class Source(Sequence[Sample]):
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
         described = {field.name: field.type for field in (*(self._fields.schema or ()), *self._fields.further)}
         members = dict.fromkeys(self._fields.members, pa.binary())
-        known, wanted = {**own, **members, **described}, self._fields.columns
-        if self._fields.features is not None:
-            return dict(self._fields.features.types(known, wanted))
+        known, wanted = {**own, **members, **described}, self.columns
+        known |= dict.fromkeys(self._delivery.data_names, pa.binary())
+        if self._delivery.features is not None:
+            return dict(self._delivery.features.types(known, wanted))
         return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
     @property
@@ -209,16 +261,19 @@ class Source(Sequence[Sample]):
         depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
 
         batch_size: that of the DataLoader, whose batches are then the same with any number of workers (default: each
-            worker takes every n-th sample, which reads fewer ranges of a store)
+            worker takes every n-th sample, and only a loader of the same size can be resumed)
         even: "drop" leaves out, "pad" repeats as many samples as it takes for all ranks to have equally many batches
             (default: each sample comes once, and some ranks may have one more)
-        rank, world_size: which process of how many (default: those of torch.distributed, torchrun, srun or mpirun)
+        rank, world_size: which process of how many (default: those of torch.distributed, torchrun, srun or mpirun, when
+            an iteration begins)
 
         Raises UsageError for values that are not possible.
         """
+        if not isinstance(shuffle, bool):
+            raise UsageError(f"shuffle={shuffle!r}: expected True or False; the samples to shuffle among are window=")
         if window < 1:
             raise UsageError(f"window={window}: it takes at least one sample")
-        options = StreamOptions(seed, window if shuffle else 0, batch_size, even, *ranks(rank, world_size))
+        options = StreamOptions(seed, window if shuffle else 0, batch_size, even, rank, world_size)
         if "torch" not in sys.modules:
             return Stream(self, options)
         from any2ds.load.torch_stream import TorchStream
@@ -229,7 +284,10 @@ class Source(Sequence[Sample]):
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
-        return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
+        return [self._part(part) for part in parts if len(part.numbers)]
+
+    def _part(self, selection: Selection) -> Source:
+        return Source(self._shards, self._opened, selection, self._fields, self._delivery, self._on_error)
 
     @property
     def shard_names(self) -> list[str]:
@@ -267,17 +325,22 @@ class Source(Sequence[Sample]):
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Those that were asked for; None: all."""
-        return self._fields.columns
+        return self._delivery.columns
 
     @property
     def is_decoded(self) -> bool:
         """Whether its files are arrays and texts."""
-        return self._fields.decode
+        return self._delivery.decode
 
     @property
     def members(self) -> tuple[str, ...]:
         """The columns of the files of a sample, where it has several; else none."""
         return self._fields.members
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there is a table of metadata beside the data, which other tools' tar files lack."""
+        return self._fields.schema is not None
 
     @property
     def further(self) -> tuple[str, ...]:
@@ -286,7 +349,7 @@ class Source(Sequence[Sample]):
 
     def channels_of(self, name: str) -> int:
         """Of decoded images: of `data`, or of a member."""
-        features = self._fields.features
+        features = self._delivery.features
         return 3 if features is None else features.channels.get(name, 3)
 
     @property
@@ -305,48 +368,57 @@ class Source(Sequence[Sample]):
     @property
     def recipe(self) -> RecipeFile | None:
         """What the recipe that has made it says: `ds.recipe.features["label"].names`; None if none has."""
-        return None if self._fields.features is None else self._fields.features.recipe
+        return None if self._delivery.features is None else self._delivery.features.recipe
 
     @property
     def as_stored(self) -> Source:
         """The same samples with the columns of their shards in the place of a recipe's features."""
-        if self._fields.features is None:
-            return self
-        fields = replace(self._fields, columns=self._fields.features.stored(self._fields.columns), features=None)
-        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+        own = self._delivery
+        return self if own.features is None else self._with(replace(own, columns=own.asked, features=None))
 
     def undecoded(self, *columns: str, with_features: bool = False) -> Source:
         """The same samples with their files as bytes, and with these columns as well; a recipe's features as they are
         stored, or by their names."""
-        own = self._fields.columns
-        wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
-        features = self._fields.features
-        if features is not None and wanted is not None and not with_features:
-            wanted = features.stored(wanted)
-        fields = replace(self._fields, columns=wanted, decode=False, features=features if with_features else None)
-        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+        own = self._delivery
+        wanted = own.columns if with_features or own.features is None else own.asked
+        if wanted is not None:
+            wanted = tuple(dict.fromkeys((*wanted, *columns)))
+        features = own.features if with_features else None
+        return self._with(replace(own, columns=wanted, decode=False, features=features))
+
+    def with_failures(self) -> Source:
+        """The same samples, with a `Failed` in the place of each one whose error would end an iteration."""
+        if self._on_error != "raise":
+            return self
+        return Source(self._shards, self._opened, self._selection, self._fields, self._delivery, Failed)
+
+    def without_transform(self, name: str) -> Source:
+        """Itself. Raises UsageError with a `transform`, whose results have no columns that are known before."""
+        if self._delivery.transform is not None:
+            raise UsageError(f"{name} has the columns of the dataset: open it without transform")
+        return self
 
     def to_tf(self, **stream: Any) -> Any:
         """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
 
         Samples come from a Python generator. See docs/tensorflow.md, also for TensorFlow's own reading of tfrecord.
         """
-        return tf_data.dataset(self.as_stored, stream)
+        return tf_data.dataset(self.without_transform("to_tf").as_stored, stream)
 
     def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
         """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
         which does not. Images and sound are decoded by that library; those of a recipe have its features. `options`
         are those of its `from_generator`."""
-        return huggingface.dataset(self, self._shards, streaming, options)
+        return huggingface.dataset(self.without_transform("to_hf"), self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
         """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
-        return frameworks.webdataset(self, stream)
+        return frameworks.webdataset(self.without_transform("to_webdataset"), stream)
 
     def to_arrow(self) -> pa.RecordBatchReader:
         """The samples in record batches of `features`, read one after the other; files are bytes. The first file of a
         recipe's samples has its own name, and is not there as `data` as well unless `columns` say so."""
-        return arrow.reader(self)
+        return arrow.reader(self.without_transform("to_arrow"))
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """As DuckDB, Polars, pandas and pyarrow take it."""
@@ -354,7 +426,7 @@ class Source(Sequence[Sample]):
 
     def to_spark(self, session: Any) -> Any:
         """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
-        return arrow.spark(self, session)
+        return arrow.spark(self.without_transform("to_spark"), session)
 
     def _many(self, numbers: Sequence[int]) -> list[Stored]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""
@@ -377,7 +449,7 @@ class Source(Sequence[Sample]):
                 found[next(places)] = shard, sample
         return found
 
-    def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[Sample]]:
+    def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[StoredSample]]:
         if self.is_local:
             return (self._opened.get_many(*group) for group in groups)
         return self._opened.get_across(groups)

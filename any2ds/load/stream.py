@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from any2ds.core.errors import UsageError
 from any2ds.load import ahead
 from any2ds.load.ahead import Stored
-from any2ds.load.order import BLOCK, ConsumerState, Deal, EpochOrder, Left, merged, states_in
+from any2ds.load.order import StreamState, position_of, states_in
 
 if TYPE_CHECKING:
     from any2ds.load.source import Source
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 64  # samples
 _MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself
 EVEN = ("drop", "pad")
-_EPOCH, _POSITION, _ITERATION, _IN_WORKERS = range(4)  # of what a stream shares with the workers of a DataLoader
-SHARED = 4
+_EPOCH, _POSITION, _IN_WORKERS, _BEGUN = range(4)  # what a stream shares with the workers of a DataLoader
+_MOST_WORKERS = 1024  # each of which says, from `_BEGUN` on, whether it has begun at the position
+SHARED = _BEGUN + _MOST_WORKERS
 # Variables with the number of processes and which one this is, as torchrun, srun and mpirun set them.
 _LAUNCHERS = (
     ("WORLD_SIZE", "RANK"),
@@ -38,8 +39,8 @@ class StreamOptions:
     window: int  # samples; 0 for the order of the source
     batch_size: int | None  # samples of a rank that a worker takes in a row
     even: str | None  # what makes the shares of ranks equal: one of `EVEN`
-    rank: int
-    ranks: int
+    rank: int | None  # None: found when an iteration begins
+    ranks: int | None
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -47,51 +48,78 @@ class StreamOptions:
             raise UsageError(f"batch_size={self.batch_size}: it takes at least one sample")
         if self.even is not None and self.even not in EVEN:
             raise UsageError(f"invalid even={self.even!r}: expected one of {', '.join(EVEN)}, or None")
+        if (self.rank is None) != (self.ranks is None):
+            raise UsageError("rank and world_size go together")
+        if self.rank is not None and self.ranks is not None and not 0 <= self.rank < self.ranks:
+            raise UsageError(f"rank {self.rank} is none of {self.ranks}")
 
     @property
-    def step(self) -> int:
-        """The samples that all ranks take together, when each takes as many as a worker does in a row."""
-        return self.ranks * (self.batch_size or 1)
+    def batch(self) -> int:
+        return self.batch_size or 1
 
-    def shared_out(self, samples: int) -> int:
+    def rank_of_ranks(self) -> tuple[int, int]:
+        """As given, else those of torch.distributed, else of the environment (torchrun, srun, mpirun), else the only
+        one. Raises UsageError where the environment says that there are several, and not which one this is."""
+        if self.rank is not None and self.ranks is not None:
+            return self.rank, self.ranks
+        return _ranks_of_torch() or _ranks_of_environment()
+
+    def shared_out(self, samples: int, ranks: int) -> int:
         """How many samples the ranks take of so many that are left."""
+        step = ranks * self.batch  # the samples that all ranks take together
         if self.even == "drop":
-            return samples - samples % self.step
-        return samples + -samples % self.step if self.even == "pad" else samples
+            return samples - samples % step
+        return samples + -samples % step if self.even == "pad" else samples
 
 
 class Stream:
     """An iterable of samples. Ranks and the workers of a PyTorch DataLoader take different ones, together all of them.
 
-    Each iteration is one epoch, `set_epoch` says which. The state of an epoch that was left in the middle is
-    `state_dict`; `load_state_dict` takes that, or those of all consumers in one piece, for any other number of them.
+    Each iteration is one epoch, `set_epoch` says which. How far an epoch is, is one number, the position: how many of
+    its samples all ranks have taken together. `load_state_dict` takes it from the states of all consumers, for any
+    number of them; or the state of one consumer for itself.
     """
 
     def __init__(self, source: Source, options: StreamOptions, shared: MutableSequence[int] | None = None) -> None:
-        """`shared` are four zeros that the workers of a DataLoader see as well."""
+        """`shared` are zeros, as many as `SHARED`, that the workers of a DataLoader see as well."""
         self._source, self._options = source, options
         self._shared = [0] * SHARED if shared is None else shared
-        self._resumed: tuple[EpochOrder, Left] | None = None  # of the next iteration
-        self._own: ConsumerState | None = None  # the same, of this consumer alone
-        self._now: ConsumerState | None = None  # of the iteration that is under way, but for what is taken
+        self._own: StreamState | None = None  # in which the next iteration of this consumer goes on
+        self._now: StreamState | None = None  # of the iteration that is under way, but for what is taken
         self._taken = 0  # samples, in that iteration
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker that does not begin as a copy of this process knows nothing of torch.distributed."""
+        state = {**self.__dict__}
+        if self._options.rank is None and (found := _ranks_of_torch()) is not None:
+            state["_options"] = replace(self._options, rank=found[0], ranks=found[1])
+        return state
 
     @property
     def epoch(self) -> int:
         """That of the next iteration."""
-        return self._resumed[0].epoch if self._resumed is not None else int(self._shared[_EPOCH])
+        return int(self._shared[_EPOCH])
 
     def set_epoch(self, epoch: int, position: int = 0) -> None:
         """Before it is iterated over: which epoch, and so which order.
 
         position: the samples of the epoch that are passed over, counted over all ranks: steps * ranks * batch_size
-            goes on after so many steps, if the stream has its `batch_size`
+            goes on after so many steps, if the stream has its `batch_size`. The epoch that was loaded goes on where it
+            was left
         """
         if position < 0:
             raise UsageError(f"position={position}: it takes 0 or more samples")
-        if position or self.epoch != epoch:
-            self._resumed = self._own = None
-        self._shared[_EPOCH], self._shared[_POSITION], self._shared[_IN_WORKERS] = epoch, position, 0
+        has_begun = any(self._shared[_BEGUN + worker] for worker in range(_MOST_WORKERS))
+        if position or has_begun or epoch != self.epoch:
+            self._go_to(epoch, position)
+        self._shared[_IN_WORKERS] = 0
+
+    def _go_to(self, epoch: int, position: int) -> None:
+        """Let the next iteration of each consumer, and no later one, begin at a position."""
+        self._own = self._now = None
+        self._shared[_EPOCH], self._shared[_POSITION] = epoch, position
+        for worker in range(_MOST_WORKERS):
+            self._shared[_BEGUN + worker] = 0
 
     @property
     def options(self) -> StreamOptions:
@@ -99,9 +127,9 @@ class Stream:
         return self._options
 
     def __len__(self) -> int:
-        """The samples of an epoch that this rank takes."""
-        options = self._options
-        return len(range(options.rank, options.shared_out(len(self._source)), options.ranks))
+        """The samples of an epoch that this rank takes. Raises UsageError."""
+        rank, ranks = self._options.rank_of_ranks()
+        return len(range(rank, self._options.shared_out(len(self._source), ranks), ranks))
 
     def __getitem__(self, item: object) -> NoReturn:
         raise UsageError(
@@ -110,64 +138,64 @@ class Stream:
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker, workers, iteration = _worker()
-        self._now = now = self._started(worker, workers, iteration)
-        self._taken = now.taken
-        self._shared[_IN_WORKERS] = int(iteration is not None)
-        return self._samples(now)
-
-    def _started(self, worker: int, workers: int, iteration: int | None) -> ConsumerState:
-        """Where the iteration begins that is started now. Raises UsageError."""
-        deal, own = self._deal(workers), self._own
-        resumed = self._resumed if self._is_first(iteration) else None
-        self._resumed = self._own = None
+        worker, workers, is_in_worker = _worker()
+        state, own, slot = self._state(worker, workers), self._own, _BEGUN + worker % _MOST_WORKERS
         if own is not None:
-            if (own.rank, own.worker, own.deal) != (self._options.rank, worker, deal):
+            if (own.rank, own.worker, own.partition) != (state.rank, worker, state.partition):
                 raise UsageError(
-                    f"the state is that of rank {own.rank}, worker {own.worker} of {own.deal}, and this is rank "
-                    f"{self._options.rank}, worker {worker} of {deal}: load the states of all ranks into the stream "
+                    f"the state is that of rank {own.rank}, worker {own.worker} of {own.partition}, and this is rank "
+                    f"{state.rank}, worker {worker} of {state.partition}: load the states of all ranks into the stream "
                     "before the loader is made"
                 )
-            return own
-        return self._beginning(resumed, worker, deal)
+            state = own
+        self._shared[slot] = 1
+        self._own, self._now, self._taken = None, state, state.taken
+        self._shared[_IN_WORKERS] = int(is_in_worker)
+        return self._samples(state)
 
-    def _beginning(self, resumed: tuple[EpochOrder, Left] | None, worker: int, deal: Deal) -> ConsumerState:
-        order, left = resumed or (self._new_order(), Left(min(int(self._shared[_POSITION]), len(self._source))))
-        return ConsumerState(self._source.fingerprint, order, left, deal, self._options.rank, worker, 0)
+    def _state(self, worker: int, workers: int) -> StreamState:
+        """Where the next iteration of a consumer begins. Raises UsageError."""
+        (rank, ranks), count = self._options.rank_of_ranks(), len(self._source)
+        has_begun = self._shared[_BEGUN + worker % _MOST_WORKERS]
+        return StreamState(
+            source=self._source.fingerprint,
+            count=count,
+            seed=self._options.seed,
+            epoch=self.epoch,
+            window=self._options.window,
+            start=0 if has_begun else min(int(self._shared[_POSITION]), count),
+            ranks=ranks,
+            workers=workers,
+            batch_size=self._options.batch,
+            rank=rank,
+            worker=worker,
+            taken=0,
+        )
 
-    def _is_first(self, iteration: int | None) -> bool:
-        """Whether no earlier iteration has taken what was loaded: a loader makes new workers, from what this process
-        has, for each."""
-        if iteration is None or self._resumed is None:
-            return True
-        if not self._shared[_ITERATION]:
-            self._shared[_ITERATION] = iteration
-        return int(self._shared[_ITERATION]) == iteration
-
-    def _samples(self, now: ConsumerState) -> Iterator[dict[str, Any]]:
+    def _samples(self, now: StreamState) -> Iterator[dict[str, Any]]:
+        before = self._source.left_out
         for stored in self._read(self._positions(now), now):
             sample = self._source.finished(stored)
             if self._now is now:  # else another iteration has begun
                 self._taken += 1
-            yield sample
+            if sample is not None:
+                yield sample
+        self._source.report_left_out(before)
 
-    def _positions(self, now: ConsumerState) -> Iterator[int]:
+    def _positions(self, now: StreamState) -> Iterator[int]:
         """Those that the consumer takes; behind the end of the epoch are those that come once more."""
-        left, epoch = now.left, len(now.order)
-        count = left.count(epoch)
-        total = now.deal.count(now.rank, now.worker, self._options.shared_out(count))
-        for taken in range(now.taken, total):
-            number = now.deal.number(now.rank, now.worker, taken)
-            yield left.position(number) if number < count else epoch + number - count
+        shared_out = self._options.shared_out(now.count - now.start, now.ranks)
+        total = now.partition.count(now.rank, now.worker, shared_out)
+        return (now.start + now.partition.number(now.rank, now.worker, taken) for taken in range(now.taken, total))
 
-    def _read(self, positions: Iterator[int], now: ConsumerState) -> Iterator[Stored]:
-        source, order, consumers = self._source, now.order, now.deal.ranks * now.deal.workers
+    def _read(self, positions: Iterator[int], now: StreamState) -> Iterator[Stored]:
+        source, order, consumers = self._source, now.order, now.ranks * now.workers
         if source.is_local:
             return chain.from_iterable(map(source.stored, map(order.samples, _chunks(positions))))
         size = ahead.chunk_size(source.sample_bytes)
-        if order.window and order.blocks_in_window * BLOCK * source.sample_bytes <= _MOST_HELD * consumers:
+        if order.window and order.window_size * source.sample_bytes <= _MOST_HELD * consumers:
             windows = groupby(positions, order.window_of_position)
-            return ahead.in_windows(source.stored, (order.samples(own) for _, own in windows), BLOCK, size)
+            return ahead.in_windows(source.stored, (order.samples(own) for _, own in windows), order.block_of, size)
         return ahead.in_order(source.stored, map(order.samples, _chunks(positions, size)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,23 +203,24 @@ class Stream:
 
         Raises UsageError in the process of a DataLoader whose workers take the samples.
         """
-        worker, workers, iteration = _worker()
-        if iteration is None and self._shared[_IN_WORKERS]:
+        worker, workers, is_in_worker = _worker()
+        if not is_in_worker and self._shared[_IN_WORKERS]:
             raise UsageError(
                 "the workers of a DataLoader take the samples of this stream, and know how far they are: save the "
                 "state_dict of a StatefulDataLoader, or count the steps for set_epoch(epoch, position)"
             )
         if self._own is not None:
             return self._own.to_dict()
-        if self._now is None or self._resumed is not None:
-            return self._beginning(self._resumed, worker, self._deal(workers)).to_dict()
-        return {**self._now.to_dict(), "taken": self._taken}
+        if self._now is None:
+            return self._state(worker, workers).to_dict()
+        return replace(self._now, taken=self._taken).to_dict()
 
     def load_state_dict(self, state: Any) -> None:
         """The next iteration goes on where it was taken. `state` is that of this consumer; or, for other numbers of
         ranks and workers, whatever holds those of all: the `state_dict()` of a StatefulDataLoader, or a list of them.
 
-        Raises UsageError for states of another stream, or if those of some consumers are missing.
+        Raises UsageError for states of another stream, if those of some consumers are missing, or if their ranks were
+        at different steps.
         """
         try:
             states = list(states_in(state))
@@ -199,33 +228,26 @@ class Stream:
             raise UsageError(f"the state cannot be loaded: {error}") from error
         if not states:
             raise UsageError("not the state of an any2ds stream")
-        self._check(states[0])
-        self._resumed = self._own = None
-        self._shared[_ITERATION] = self._shared[_IN_WORKERS] = 0
-        if len(states) == 1 and len(states[0].deal.consumers()) > 1:
-            self._own = states[0]
-            return
+        first = states[0]
+        self._check(first)
         try:
-            self._resumed = states[0].order, merged(states)
+            is_own = len(states) == 1 and first.ranks * first.workers > 1
+            position = 0 if is_own else position_of(states)
         except ValueError as error:
             raise UsageError(f"the states cannot be put together: {error}") from error
+        self._go_to(first.epoch, position)
+        self._own, self._shared[_IN_WORKERS] = first if is_own else None, 0
 
-    def _check(self, state: ConsumerState) -> None:
+    def _check(self, state: StreamState) -> None:
         """Raises UsageError for the state of another stream."""
-        own, order = self._new_order(), state.order
-        if order.count != own.count:
-            raise UsageError(f"the state is of {order.count:,} samples, and there are {own.count:,}")
+        count, options = len(self._source), self._options
+        if state.count != count:
+            raise UsageError(f"the state is of {state.count:,} samples, and there are {count:,}")
         if state.source != self._source.fingerprint:
             raise UsageError("the state is of as many samples, but others: of another split or condition, or dataset")
-        for name, its, here in (("seed", order.seed, own.seed), ("window", order.window, own.window)):
+        for name, its, here in (("seed", state.seed, options.seed), ("window", state.window, options.window)):
             if its != here:
                 raise UsageError(f"the state is of a stream with {name}={its}, and this one has {name}={here}")
-
-    def _new_order(self) -> EpochOrder:
-        return EpochOrder(len(self._source), self._options.seed, int(self._shared[_EPOCH]), self._options.window)
-
-    def _deal(self, workers: int) -> Deal:
-        return Deal(self._options.ranks, workers, self._options.batch_size or 1)
 
 
 def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[int]]:
@@ -233,29 +255,14 @@ def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[
         yield chunk
 
 
-def _worker() -> tuple[int, int, int | None]:
-    """Of a PyTorch DataLoader: which worker this process is, of how many, and what the workers of one iteration have in
-    common; (0, 1, None) in any other process."""
+def _worker() -> tuple[int, int, bool]:
+    """Which worker of a PyTorch DataLoader this process is, of how many, and whether it is one."""
     if "torch" not in sys.modules:
-        return 0, 1, None
+        return 0, 1, False
     from torch.utils.data import get_worker_info
 
     info = get_worker_info()
-    return (0, 1, None) if info is None else (info.id, info.num_workers, (info.seed - info.id) or 1)
-
-
-def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """As given, else those of torch.distributed, else of the environment (torchrun, srun, mpirun), else the only one.
-
-    Raises UsageError, also where the environment says that there are several, and not which one this is.
-    """
-    if (rank is None) != (world_size is None):
-        raise UsageError("rank and world_size go together")
-    if rank is None or world_size is None:
-        rank, world_size = _ranks_of_torch() or _ranks_of_environment()
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} is none of {world_size}")
-    return rank, world_size
+    return (0, 1, False) if info is None else (info.id, info.num_workers, True)
 
 
 def _ranks_of_environment() -> tuple[int, int]:

@@ -3,7 +3,7 @@
 A sample is a dict of tensors, the same for every format, with the types that columns have in TFRecords:
 
     text, bytes                     tf.string, a null is ""
-    integers, bool                  tf.int64 and tf.bool, a null is 0 and False
+    integers, bool                  tf.int64 and tf.bool, a null is -1 and False
     floats                          tf.float32, a null is NaN
     lists of these                  tensors of one dimension, a null is empty
     dates, decimals, nested values  tf.string, as JSON has them
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError
+from any2ds.load.errors import Failed
 from any2ds.load.libraries import imported, kind_of_files
 from any2ds.writers.formats._example import bytes_of, feature_kind
 
 if TYPE_CHECKING:
     from any2ds.load.source import Source
 
-_DEFAULTS: dict[str, Any] = {"bytes": b"", "int64": 0, "float": float("nan")}
+_DEFAULTS: dict[str, Any] = {"bytes": b"", "int64": -1, "float": float("nan")}  # -1 is none of the classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class _Column:
 
     def _one(self, value: Any) -> Any:
         if value is None:
-            return _DEFAULTS[self.kind]
+            return False if self.is_bool else _DEFAULTS[self.kind]
         return value if self.to_bytes is None else self.to_bytes(value)
 
 
@@ -74,21 +75,45 @@ def dataset(source: Source, options: Mapping[str, Any]) -> Any:
                 kind, channels = kind_of_files(source, member), source.channels_of(member)
                 decoded.update(_decoded_specs(tf, kind, member, f"{member}_rate", channels))
     specs = {name: column.spec(tf) for name, column in columns.items()}
-    values = {name: column.value for name, column in columns.items() if name not in decoded}
-    size, epochs = len(source.stream(**options)), count()
+    columns_of = {name: column.value for name, column in columns.items() if name not in decoded}
+    epochs, failing = count(), source.with_failures()
 
     def samples() -> Iterator[dict[str, Any]]:
-        epoch = source.stream(**options)
+        epoch = failing.stream(**options)
         epoch.set_epoch(next(epochs))
-        for sample in epoch:
-            row = {name: value(sample.get(name)) for name, value in values.items()}
-            for name in decoded:
-                found = sample.get(name)
-                row[name] = _nothing(decoded[name]) if found is None else found
-            yield row
+        return _Rows(iter(epoch), columns_of, decoded)
 
-    found = tf.data.Dataset.from_generator(samples, output_signature={**specs, **decoded})
-    return found.apply(tf.data.experimental.assert_cardinality(size))
+    # Without `assert_cardinality`: its error comes again and again, which `ignore_errors` would pass over for ever.
+    return tf.data.Dataset.from_generator(samples, output_signature={**specs, **decoded})
+
+
+class _Rows:
+    """The samples of an epoch as TensorFlow takes them. It goes on after an error, which ends a generator of Python."""
+
+    def __init__(
+        self, samples: Iterator[Any], columns: Mapping[str, Callable[[Any], Any]], decoded: Mapping[str, Any]
+    ) -> None:
+        self._samples, self._columns, self._decoded = samples, columns, decoded
+
+    def __iter__(self) -> _Rows:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        sample = next(self._samples)
+        if isinstance(sample, Failed):
+            raise sample.error
+        row = {name: value(sample.get(name)) for name, value in self._columns.items()}
+        for name, spec in self._decoded.items():
+            found = sample.get(name)
+            row[name] = _nothing(spec) if found is None else _fitting(found, spec)
+        return row
+
+
+def _fitting(value: Any, spec: Any) -> Any:
+    """Images of 16 bits a channel have their upper 8 in tensors of uint8."""
+    if spec.dtype.name == "uint8" and value.dtype.name == "uint16":
+        return (value >> 8).astype("uint8")
+    return value
 
 
 def _nothing(spec: Any) -> Any:

@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from any2ds.config.options import (
     ShareOptions,
     StorageOptions,
     check_members,
+    names_of,
 )
 from any2ds.config.recipes import BUILD_GROUPS, BuildOptions
 from any2ds.config.signature import command
@@ -108,9 +109,7 @@ _OF_URLS = (  # options that change nothing of samples which a recipe generates
     "dedupe",
     "transform_threads",
     "transform_timeout",
-    "max_decoded_bytes",
-    "max_staging_bytes",
-    *(field.name for group in MEDIA_GROUPS for field in fields(group)),
+    *names_of(MEDIA_GROUPS),
 )
 
 
@@ -211,7 +210,7 @@ class RecipeBuild:
             raise OptionError(
                 f"{absent[0]!r} is no feature of {recipe.full_name}: it has {', '.join(schema.names) or 'files only'}"
             )
-        config = replace(config, given=options.given, config_file=options.config_file)
+        config = replace(config, given=options.given, written=options.written)
         given = {name: value for name, value in config.to_options().items() if name != "url_list"}
         return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
 
@@ -588,7 +587,7 @@ class RecipeBuild:
         steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()
         place = open_folder(self.final, self.config.storage).identity
         signed = signature(place, options["transform"] or ())
-        return Manifest(options, keys, columns_of(schema), segments, steps, signature=signed)
+        return Manifest(options, keys, columns_of(schema), segments, steps, given=self.config.written, signature=signed)
 
     def _described(self, shards: Sequence[_SplitShards], samples: Mapping[str, Any]) -> RecipeFile:
         recipe, info = self.recipe, self.info

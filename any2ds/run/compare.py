@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.config.media import MEDIA_GROUPS
-from any2ds.config.options import InputOptions, OutputOptions
 from any2ds.core.errors import OutputError, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
@@ -17,9 +15,6 @@ from any2ds.core.metadata import without_credentials
 from any2ds.core.stats import Stats
 from any2ds.readers.plan import Cut
 from any2ds.storage.folders import OutputFolder
-
-DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
-"""The groups of options that decide which row is in which shard, what its key is, and what is stored of it."""
 
 _MOST_SHOWN = 300  # characters of a URL
 _STEPS_OF_ONE_OPTION = ("archive", "text")

@@ -27,7 +27,7 @@ _MESSAGES = {
     "cpu, of others": "CPU: a process is busy {time}, but gets {own:.0%} of a core: other programs have the rest, or"
     " its memory is swapped out",
     "transforms": "CPU (steps): files wait {time} for the steps, while {busy}: raise --transform_threads, or"
-    " --max_decoded_bytes if files are large, or make a step of your own faster",
+    " make a step of your own faster",
     "transforms, all cores": "CPU: the steps that decode and encode take all there is ({busy})",
     "hosts": "Hosts: rows wait {time} for hosts at their limit, or to be asked again later{worst_host}",
     "hosts, sorted": "Hosts: rows wait {time} for hosts at their limit, or to be asked again later{worst_host}; if the"

@@ -52,8 +52,7 @@ def _write(run: RunInfo, total: RunReport) -> None:
         if not total.shards and run.output.exists(name):
             return
         sample = ShardSample.of(run.output.url, Stores(run.storage.storage_options), _MOST_SHARDS)
-        given = {option: value for option, value in run.options.items() if value is not None}
-        last_run = LastRun(given, run.command == "retry" and not total.successes)
+        last_run = LastRun(run.given, run.command == "retry" and not total.successes)
         content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, last_run)
         put(run.output, content, name)
     except LockLost:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from any2ds.config import presets
-from any2ds.config.options import Config
+from any2ds.config.options import Config, deciding_names
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.dataset.own_code import signature
 from any2ds.dataset.run_file import begin_segment, read_manifest, warn_of_versions
 from any2ds.readers.sources import Source
-from any2ds.run.compare import DECIDING_GROUPS, ShardRows, another_list, changed_options, read_stats
+from any2ds.run.compare import ShardRows, another_list, changed_options, read_stats
 from any2ds.run.lost_files import lost_files
 from any2ds.run.overwrite import overwrite
 from any2ds.run.place import Place
@@ -32,9 +32,6 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.transforms.chain import Pipeline, step_records
 
 log = logging.getLogger(__name__)
-
-_NOT_DECIDING = {"url_list", "input_format", "limit", "output_folder", "incremental_mode"}
-_DECIDING = [field.name for group in DECIDING_GROUPS for field in fields(group) if field.name not in _NOT_DECIDING]
 
 
 def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
@@ -87,7 +84,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
 def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a run that `.any2ds/run` records."""
     # As JSON gives them back.
-    deciding = {n: list(options[n]) if isinstance(options[n], tuple) else options[n] for n in _DECIDING}
+    deciding = {n: list(options[n]) if isinstance(options[n], tuple) else options[n] for n in deciding_names()}
     deciding["save_additional_columns"] = deciding["save_additional_columns"] or []
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
     if deciding["transform"]:
@@ -102,7 +99,7 @@ def _manifest_of(config: Config, source: Source) -> Manifest:
     deciding = deciding_options(config.to_options())
     keys = key_format(config.output.layout)
     further = tuple(sorted(Pipeline(config.media, presets.set_by(config.output.preset)).further))
-    return Manifest(deciding, keys, columns_of(source.schema), (), step_records(config.media), further)
+    return Manifest(deciding, keys, columns_of(source.schema), (), step_records(config.media), further, config.written)
 
 
 def _begin(output: OutputFolder, now: Manifest) -> Manifest:

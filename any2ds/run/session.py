@@ -95,13 +95,13 @@ def run_info(
     command: Literal["download", "retry"], output: OutputFolder, config: Config, options: Mapping[str, Any]
 ) -> RunInfo:
     """What reporters know of the run before it begins; `options` are those of the command."""
-    file = {"config": config.config_file} if config.config_file is not None else {}
     return RunInfo(
         command,
         output,
-        {**public(options), **file},
+        public(options),
         config.storage,
         output.identity,
         config.output,
         from_shell=is_own_process(),
+        given=config.written,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.regular import check_regular, open_regular, refuse_link
 from any2ds.storage.disk.space import Room
-from any2ds.storage.disk.staging import made_in, remove, remove_unused, staging
+from any2ds.storage.disk.staging import remove, staging, temporary_file
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
@@ -156,21 +155,12 @@ class LocalFolder(OutputFolder):
 
     def _make(self, name: str, data: bytes, place: Callable[[Path, Path], T]) -> T:
         """Write a temporary file, flush it and `place` it under its final name."""
-        target, root = self._path(name), self._temporary_folder()
+        target = self._path(name)
         changed = {*make_folders(target.parent), target.parent}
-        temporary = root / f"file-{secrets.token_hex(8)}"
-
-        def write() -> None:
-            with open(temporary, "xb") as file:
-                file.write(data)
-
-        try:
-            made_in(root, write)
+        with temporary_file(self._temporary_folder()) as temporary:
+            temporary.write_bytes(data)
             self._flush(temporary)
             result = place(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-            remove_unused(root)
         self._flush_folders(changed)
         return result
 

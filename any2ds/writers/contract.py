@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import Sample, StoredSample
+from any2ds.core.samples import Sample
 
 
 class ShardWriter(Protocol):
@@ -20,10 +20,12 @@ class ShardWriter(Protocol):
     extension: ClassVar[str | None]  # of the data file; "" for a folder; None where there is no data
     holds_metadata: ClassVar[bool]  # whether the data file contains the metadata table as well
     has_members: ClassVar[bool]  # whether caption and metadata of a sample lie beside its file, as `.txt` and `.json`
-    sidecars: ClassVar[tuple[str, ...]]  # ends of the names of files beside the data, which `close` completes as well
+    sidecars: ClassVar[tuple[str, ...]]  # ends of the names of files beside the data, which `close` completes as well:
+    # the indexes that `shard` asks its data for
     most_bytes: ClassVar[int | None]  # of a file, as far as the format can hold it; None: any number
     most_sample_bytes: ClassVar[int | None]  # the same, of all files of a sample together
     held: int  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
+    shard: ClassVar[type[Shard] | None]  # reads what was written; None where there is no data
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         """`path` is `<folder>/<shard><. and extension>`, and a sidecar `<folder>/<shard><its end>`."""
@@ -38,31 +40,6 @@ class ShardWriter(Protocol):
         ...
 
     def close(self) -> None: ...
-
-    @staticmethod
-    def read(path: Path) -> Iterator[StoredSample]:
-        """The samples of a shard that was written, in the order of the file; to be closed by whoever stops early.
-
-        Raises DamagedShard where the file is broken, also where it merely lacks its end, if its format has one.
-        """
-        ...
-
-    @staticmethod
-    def indexed(data: ShardData, fields: Fields) -> IndexedShard:
-        """The samples of a finished shard by number. Raises DamagedShard if it, or its index, is broken."""
-        ...
-
-
-class WithSidecars(ShardWriter, Protocol):
-    """A writer that has `sidecars`."""
-
-    @staticmethod
-    def make_sidecars(path: Path) -> Mapping[str, bytes]:
-        """What they hold for a data file that is there, by the end of their name.
-
-        Raises OSError, or anything else where the file is broken.
-        """
-        ...
 
 
 class ShardData(Protocol):
@@ -100,37 +77,34 @@ class Fields:
     data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
     members: tuple[str, ...] = ()  # columns of the files of a sample that has several, see `core.members`
     further: tuple[pa.Field, ...] = ()  # further files that the schema does not have, as far as they are known
-    decode: bool = False  # whether files become arrays and texts, which is not for `indexed` to do
-    features: Any = None  # of the recipe that has made the dataset (`load.features`); not for `indexed` either
-    hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, which is not for it either
+    decode: bool = False  # whether files become arrays and texts, which is for `load` to do
+    features: Any = None  # of the recipe that has made the dataset (`load.features`), which is for `load` as well
+    hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, also by `load`
 
 
-class IndexedShard(Protocol):
-    """The samples of one shard, by number: `key`, `data`, `ext`, the columns of the metadata, and further files.
+ALL_FIELDS = Fields()
 
-    It may be used by several threads. Raises DamagedShard, which names the key where that is known.
+
+class Shard(Protocol):
+    """The samples of one finished shard, by number, in the order of the data. It may be used by several threads.
+
+    All methods raise DamagedShard where the file, or its index, is broken, with the key where that is known.
     """
+
+    def __init__(self, data: ShardData, fields: Fields = ALL_FIELDS) -> None: ...
 
     def __len__(self) -> int: ...
 
     def keys(self) -> list[str]:
-        """Of all samples; it may read as much as all of them."""
+        """The keys of all samples; it may read as much as all of them."""
         ...
 
-    def get(self, number: int) -> dict[str, Any]: ...
-
-    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]: ...
-
-
-class RangedShard(IndexedShard, Protocol):
-    """One whose samples are byte ranges, so that those of several shards can be read at once."""
-
-    data: ShardData
-
-    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Start and size of each of these samples."""
+    def files(self, number: int) -> tuple[str, Mapping[str, bytes]]:
+        """The key of a sample, and its files by extension, as they are stored: caption and metadata among them."""
         ...
 
-    def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
-        """The samples of these ranges, from what `data.read_many` gives for them."""
+    def row(self, number: int) -> dict[str, Any]:
+        """A sample as `fields` say: `key`, `data`, `ext`, the columns of the metadata, and further files."""
         ...
+
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]: ...

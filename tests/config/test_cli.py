@@ -72,7 +72,7 @@ def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_
             "--disable_all_reencoding",
             "--file_ext=bin",
             "--user_agent=tester/1 (+https://example.org)",
-            "--max_redirects=3",
+            "--max_retry_after=3",
             "--max_file_bytes=1MB",
             "--max_buffered_bytes=10MB",
             "--log_level=info",

@@ -15,7 +15,10 @@ from any2ds.core.errors import MissingExtra, OptionError, OutputError
 
 # options, of which the first has no effect beside the others, and what is said
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"unpack_max_files": 5, "unpack": False}, "unpack_max_files has no effect without unpack: add --unpack or leave"),
+    (
+        {"row_group_bytes": 5},
+        "row_group_bytes has no effect without output_format=parquet: add --output_format=parquet",
+    ),
     ({"on_hash_mismatch": "drop", "verify_hash": None}, "without verify_hash: add --verify_hash=... or leave it out"),
     ({"resize_mode": "border", "file_size": 0}, "resize_mode has no effect without file_size"),
     ({"file_size": 256, "resize_mode": "no"}, "file_size=256 has no effect with resize_mode=no"),
@@ -25,7 +28,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"encode_quality": 95, "encode_format": "png"}, "encode_quality=95: for png it is how hard it is compressed"),
     ({"unpack_max_bytes": 9, "audio_format": "keep"}, "unpack_max_bytes has no effect without"),
     ({"allow_link_local": True, "block_private_addresses": True}, "allow_link_local has no effect with block_private"),
-    ({"min_speed": 100, "stall_timeout": 0}, "min_speed=100 has no effect with stall_timeout=0"),
 ]
 
 # what asks for nothing, or for what is done anyway
@@ -37,7 +39,6 @@ ACCEPTED: list[dict[str, Any]] = [
     {"allow_link_local": False, "block_private_addresses": True},
     {"encode_format": "png"},
     {"encode_quality": 9, "encode_format": "png"},
-    {"min_speed": 5},
 ]
 
 
@@ -92,10 +93,10 @@ def test_the_needs_are_shown_in_the_help(groups: Any) -> None:
 
 def test_a_config_file_counts_as_given(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("unpack_max_files: 5\n")
-    with pytest.raises(OptionError, match="unpack_max_files has no effect without unpack"):
+    file.write_text("wandb_project: x\n")
+    with pytest.raises(OptionError, match="wandb_project has no effect without enable_wandb"):
         config(config=file)
-    assert config(config=file, unpack=True).files.unpack_max_files == 5
+    assert config(config=file, enable_wandb=True).watch.wandb_project == "x"
 
 
 def test_other_commands_have_the_same_rule(tmp_path: Path) -> None:

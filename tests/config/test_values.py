@@ -11,13 +11,12 @@ import yaml
 
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import GROUPS, OptionInfo, config_content, declared, flat, parse_field, parse_options
+from any2ds.config.parsers import options_of
 from any2ds.core.errors import OptionError
 from any2ds.fetch.policy.hosts import HostPolicy
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
-FIELDS = {
-    field.name: field for each in COMMANDS.values() for group in each.groups for field in dataclasses.fields(group)
-}
+FIELDS = {field.name: field for each in COMMANDS.values() for field in options_of(*each.groups)}
 INFOS = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
 ODD: list[Any] = [
     *("", " ", "1e400", "1e999", "nan", "inf", "-inf", "-1", "1e-300", "9" * 400, "1e400MB", "9" * 400 + "GiB"),
@@ -73,7 +72,7 @@ def test_every_number_has_a_range_that_its_users_can_carry(name: str) -> None:
         assert isinstance(taken(name, value), OptionError), value
 
 
-@pytest.mark.parametrize("name", ["host_delay", "max_retry_after", "outage_patience"])
+@pytest.mark.parametrize("name", ["host_delay", "max_retry_after"])
 def test_a_run_waits_for_a_day_at_most(name: str) -> None:
     assert taken(name, "86400") == 86_400
     for value in ("86401", "1e9"):

@@ -18,7 +18,7 @@ import any2ds
 from any2ds import download
 from any2ds.core.layout import Layout
 from any2ds.dataset.dataset import Dataset
-from any2ds.writers.formats._tarindex import pack
+from any2ds.writers.formats._offsets import pack
 from any2ds.writers.formats.webdataset import header
 
 SHARDS = 20_000

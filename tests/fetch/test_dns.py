@@ -32,12 +32,12 @@ class Client:
     def __init__(self, *servers: str) -> None:
         self.time = 0.0
         self.rang = threading.Event()
-        self.resolver = Resolver(servers or None, self.rang.set, lambda: self.time)
+        self.resolver: Resolver[str] = Resolver(servers or None, self.rang.set, lambda: self.time)
         self.reported: dict[str, Addresses | Failure] = {}
 
     def resolve(self, host: str, pace: float = 0.0) -> Addresses | Failure:
         """Real seconds pass until it is resolved, none on the clock."""
-        found = self.resolver.lookup(host)
+        found = self.resolver.lookup(host, host)
         return self.wait(host, pace) if found is None else found
 
     def wait(self, host: str, pace: float = 0.0) -> Addresses | Failure:
@@ -102,9 +102,9 @@ def test_an_answer_that_is_too_long_for_a_datagram_comes_over_tcp() -> None:
 
 def test_one_question_per_name_however_many_wait() -> None:
     with serve_dns({"a.test": ["delay:0.1 a:127.0.0.1"]}) as server, client(server.address) as made:
-        assert [made.resolver.lookup("a.test") for _ in range(1000)] == [None] * 1000
+        assert [made.resolver.lookup("a.test", "a.test") for _ in range(1000)] == [None] * 1000
         assert made.wait("a.test") == HOME
-        assert made.resolver.lookup("a.test") == HOME
+        assert made.resolver.lookup("a.test", "a.test") == HOME
         assert asked(server, "a.test") == 1
 
 
@@ -121,12 +121,12 @@ def test_an_answer_is_kept_for_its_ttl_within_bounds() -> None:
             made.time = 0.0
             assert made.resolve(host) == HOME
             made.time = seconds - 0.01
-            assert made.resolver.lookup(host) == HOME
+            assert made.resolver.lookup(host, host) == HOME
             made.time = seconds + 0.01
-            assert made.resolver.lookup(host) is None
+            assert made.resolver.lookup(host, host) is None
             made.wait(host)
         assert asked(server, "zero.test") == 2
-        assert made.resolver.lookup("zero.test") is None  # the clock went back and forth
+        assert made.resolver.lookup("zero.test", "zero.test") is None  # the clock went back and forth
         assert made.wait("zero.test") == ("127.0.0.2",)
 
 
@@ -167,15 +167,15 @@ def test_a_name_is_asked_for_as_long_as_somebody_waits() -> None:
     with serve_dns({"a.test": ["drop"] * 4 + ["a:127.0.0.1"], "b.test": ["drop"]}) as server:
         with client(server.address) as made:
             assert made.resolve("a.test") == HOME  # c-ares alone gives up after three
-            assert made.resolver.lookup("b.test") is None
-            made.resolver.leave("b.test")
+            assert made.resolver.lookup("b.test", "b.test") is None
+            made.resolver.leave("b.test", "b.test")
             while made.resolver._pending:
                 made.rang.wait(0.1)
                 made.rang.clear()
                 assert made.resolver.finished() == []
         assert asked(server, "b.test") == 3
         with client(server.address) as made:
-            assert made.resolver.lookup("b.test") is None
+            assert made.resolver.lookup("b.test", "b.test") is None
             made.time = 100.0
             assert words(made.wait("b.test")) == "no name server answered"
 
@@ -203,9 +203,9 @@ def test_another_server_is_asked_where_one_fails_or_is_silent() -> None:
 def test_a_name_survives_that_one_server_fails_and_the_other_loses_questions() -> None:
     hosts = [f"h{n}.test" for n in range(300)]
     with serve_dns({host: ["servfail"] for host in hosts}) as first, serve_dns(drop=0.2) as second:
-        made = Resolver((first.address, second.address), (rang := threading.Event()).set)
+        made: Resolver[str] = Resolver((first.address, second.address), (rang := threading.Event()).set)
         for host in hosts:
-            assert made.lookup(host) is None
+            assert made.lookup(host, host) is None
         found: dict[str, Addresses | Failure] = {}
         end = time.monotonic() + 100
         while len(found) < len(hosts) and time.monotonic() < end:
@@ -239,20 +239,20 @@ def test_memory_and_questions_in_flight_are_bounded(monkeypatch: pytest.MonkeyPa
     hosts = [f"h{n}.test" for n in range(50)]
     with serve_dns({"h0.test": ["drop"]}) as server, client(server.address) as made:
         for host in hosts:
-            assert made.resolver.lookup(host) is None
+            assert made.resolver.lookup(host, host) is None
         assert made.resolver._asking == 8
         for host in hosts[1:]:
             assert made.wait(host) == HOME
             assert made.resolver._asking <= 8
         assert len(made.resolver._known) == 20
-        assert made.resolver.lookup(hosts[-1]) == HOME
-        assert made.resolver.lookup(hosts[1]) is None
+        assert made.resolver.lookup(hosts[-1], hosts[-1]) == HOME
+        assert made.resolver.lookup(hosts[1], hosts[1]) is None
 
 
 def test_closing_waits_for_nobody() -> None:
     with serve_dns({"a.test": ["drop"]}) as server:
         made = Client(server.address)
-        assert made.resolver.lookup("a.test") is None
+        assert made.resolver.lookup("a.test", "a.test") is None
         started = time.monotonic()
         made.resolver.close()
         assert time.monotonic() - started < 2.0  # a question is given up later

@@ -1,7 +1,7 @@
 """Options that differ by host, over real sockets."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,31 +160,6 @@ def test_a_redirect_takes_the_proxy_of_its_target_and_no_other(one: Any, folder:
             assert outcome.code == "blocked_address"
             assert len(first.asked) == 2
             assert len(end.requests) == 2
-
-
-def test_many_profiles_keep_few_handles(fetch: Any, folder: Path) -> None:
-    from any2ds.config.options import Config
-    from any2ds.core.bodies.buffer import Buffer
-    from any2ds.core.rows import Row
-    from any2ds.fetch.engines.curl import CurlTransport
-    from any2ds.fetch.policy.hosts import Attempt, Host
-    from any2ds.fetch.profiles import Profiles
-
-    with ExitStack() as stack:
-        server = stack.enter_context(serve(folder))
-        hosts = {f"127.0.0.{n}": {"user_agent": f"agent/{n}"} for n in range(1, 200)}
-        options = Config.from_options({"url_list": "-", "hosts": hosts, "thread_count": 4}).fetch
-        profiles, buffer = Profiles(options), Buffer(1 << 20, 4)
-        transport = CurlTransport(profiles, options, buffer)
-        stack.callback(transport.close)
-        for n in range(1, 200):
-            url = f"http://127.0.0.{n}:{server.port}/a.jpg"
-            attempt = Attempt(Row(0, n, str(n), url), Host("", profiles.default.policy))
-            transport.start(attempt, url)
-            while not (ended := transport.poll(1.0)):
-                pass
-            assert ended[0][0] is attempt
-        assert len(transport._by_handle) <= 8
 
 
 def test_thousands_of_rows_of_two_profiles(fetch: Any, folder: Path) -> None:

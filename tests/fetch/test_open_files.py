@@ -20,9 +20,7 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.rows import Row
 from any2ds.fetch.fetcher import UrlFetcher
 host, port, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-options = Config.from_options(
-    {"url_list": "-", "thread_count": 60, "retries": 0, "outage_patience": 5, "timeout": 60}
-).fetch
+options = Config.from_options({"url_list": "-", "thread_count": 60, "retries": 0, "timeout": 60}).fetch
 rows = [Row(0, n, str(n), f"http://{host}:{port}/{n}".replace("N", str(n % 100 + 1))) for n in range(300)]
 warm_up, taken, outcomes = [Row(0, 300, "", f"http://127.0.0.1:{port}/300")], [], []
 with closing(UrlFetcher(options, Buffer(1 << 26, 60))) as fetcher:

@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,8 @@ OUTAGE = 7.0  # seconds
 
 
 def fetch_while(cable: Cable, urls: list[str], how: str, seconds: float, **options: float) -> list[Fetched]:
-    chosen = Config.from_options(
-        {"url_list": "-", "timeout": 3, "connect_timeout": 2, "thread_count": 32, **options}
-    ).fetch
+    chosen = Config.from_options({"url_list": "-", "timeout": 3, "connect_timeout": 2, "thread_count": 32}).fetch
+    chosen = replace(chosen, **options)
     found: list[Fetched] = []
     plug = threading.Timer(seconds, cable.plug)
     with (
@@ -76,7 +76,8 @@ def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
         urls = [server.url("a.jpg") + f"?{number}" for number in range(300)]
         urls += [server.url("hang") + f"?{number}" for number in range(20)]
         urls += [f"http://127.0.0.1:1/{number}" for number in range(300)]
-        chosen = Config.from_options({"url_list": "-", "timeout": 3, "thread_count": 64, "outage_patience": 1}).fetch
+        chosen = Config.from_options({"url_list": "-", "timeout": 3, "thread_count": 64}).fetch
+        chosen = replace(chosen, outage_patience=1)
         with closing(Buffer(1 << 30, 64)) as buffer, closing(UrlFetcher(chosen, buffer)) as fetcher:
             found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
             codes = [getattr(fetched.outcome, "code", "ok") for fetched in sorted(found, key=lambda f: f.row.position)]

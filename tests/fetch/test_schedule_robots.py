@@ -315,3 +315,55 @@ def test_many_rows_of_thousands_of_hosts_all_come_back_once(count: int) -> None:
     assert max(once) == 1
     assert play.robots.take_cost().files >= count // 20
     assert play.schedule.hosts < 5000
+
+
+class OtherProcess:
+    """Asks for all files of robots.txt, and has the slots for that; the content is what it has brought."""
+
+    content: bytes | None = None
+
+    def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
+        return None, 0.03
+
+    def release(self, slot: int) -> None: ...
+
+    def stop_waiting(self, host: str) -> None: ...
+
+    def read(self, name: str) -> bytes | None:
+        return self.content
+
+    def write(self, name: str, content: bytes) -> None: ...
+
+
+@pytest.fixture
+def other() -> OtherProcess:
+    return OtherProcess()
+
+
+@pytest.fixture
+def shared(other: OtherProcess) -> Schedule:
+    robots = Robots("any2ds", files=other)
+    schedule = Schedule(ScheduleLimits(4, 60), HostPolicy(), random.Random(0), robots, slots_of_hosts=other)
+    schedule.fresh.append(Row(0, 0, "0", "http://a.org/x"))
+    assert schedule.next(0.0) is None
+    return schedule
+
+
+@pytest.mark.parametrize(("content", "url"), [(b"", "http://a.org/x"), (b"User-agent: *\nDisallow: /x\n", None)])
+def test_a_robots_txt_that_another_process_brings_is_not_asked_for(
+    other: OtherProcess, shared: Schedule, content: bytes, url: str | None
+) -> None:
+    other.content = content
+    attempt = shared.next(0.5)
+    assert (attempt and attempt.row.url) == url
+    assert [done.outcome.code for done in shared.given_up() if isinstance(done.outcome, Failure)] == (
+        [] if url else ["robots"]
+    )
+    assert shared.queued == 0
+
+
+def test_a_robots_txt_that_another_process_does_not_bring_is_asked_for_after_all(shared: Schedule) -> None:
+    assert shared.next(1.0) is None
+    attempt = shared.next(3.0)
+    assert attempt is not None
+    assert attempt.row.url == "http://a.org/robots.txt"

@@ -25,23 +25,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_validators_are_told(one: Any, folder: Path) -> None:
-    with serve(folder) as server:
-        outcome = one(server.url("a.jpg"))
-    assert isinstance(outcome, Payload)
-    assert outcome.etag.startswith('"')
-    assert outcome.last_modified.endswith("GMT")
-
-
-def test_a_server_can_opt_out(one: Any, folder: Path) -> None:
-    script = {"a.jpg": ["ok:X-Robots-Tag=noai"], "b.jpg": ["ok:X-Robots-Tag=otherbot: noai"]}
-    (folder / "b.jpg").write_bytes(BODY)
-    with serve(folder, script) as server:
-        assert one(server.url("a.jpg")).code == "opted_out"
-        assert isinstance(one(server.url("b.jpg")), Payload)
-        assert isinstance(one(server.url("a.jpg"), disallowed_header_directives=None), Payload)
-
-
 def test_lists_of_strangers_do_not_reach_this_machine(one: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -37,7 +37,8 @@ from any2ds.load import opened as open_shards
 from any2ds.load import splits
 from any2ds.load.source import Source
 from any2ds.testing.server import Server, serve
-from any2ds.writers.formats import _tarindex
+from any2ds.testing.writing import indexes, stored
+from any2ds.writers.formats import _offsets
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 
@@ -695,7 +696,7 @@ def as_webdataset_reads(path: Path) -> list[dict[str, Any]]:
 
 def bodies_of(sample: dict[str, Any]) -> list[bytes]:
     """Its files."""
-    texts = [sample["caption"].encode()] if "caption" in sample else []
+    texts = [sample["caption"].encode()] if sample.get("caption") is not None else []
     return sorted([*texts, *(value for value in sample.values() if isinstance(value, bytes))])
 
 
@@ -708,11 +709,12 @@ class TestOtherTools:
                 sink.write({"__key__": f"a/{n:03d}", "jpg": b"image %d" % n, "txt": f"text {n}", "cls": n})
         ds = any2ds.load(folder)
         assert len(ds) == 10
-        assert ds[7] == {"key": "a/007", "ext": "jpg", "data": b"image 7", "cls": b"7", "caption": "text 7"}
+        assert ds[7] == {"key": "a/007", "ext": "jpg", "data": b"image 7", "cls": 7, "caption": "text 7"}
         assert ds.keys == [f"a/{n:03d}" for n in range(10)]
         assert list(cache.rglob("*.idx"))
         assert list(any2ds.load(folder)) == list(ds)
-        with pytest.raises(UsageError, match="no metadata"):
+        assert any2ds.load(folder, where=pc.field("cls") == 3).keys == ["a/003"]
+        with pytest.raises(MissingColumns, match="no column 'x'"):
             any2ds.load(folder, where=pc.field("x") == 1)
 
     def test_columns_are_those_of_the_first_samples(self, tmp_path: Path) -> None:
@@ -742,7 +744,7 @@ class TestOtherTools:
         index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
         (tmp_path / "index.json").write_bytes(orjson.dumps(index))
         ds = any2ds.load(tmp_path)
-        assert (len(ds), list(cache.rglob("*.idx"))) == (8, [])
+        assert (len(ds), len(list(cache.rglob("*.idx")))) == (8, 1)  # that of the first, which shows the columns
         assert ds.keys == ["00", "01", "02", "03", "10", "20", "21", "22"]
         shards[1]["nsamples"] = 2
         (tmp_path / "index.json").write_bytes(orjson.dumps(index))
@@ -768,8 +770,8 @@ class TestOtherTools:
             ds = any2ds.load(tmp_path)
             assert ds.keys == [sample["key"] for sample in ds] == keys
             assert [bodies_of(sample) for sample in ds] == files
-        read = [each for path in sorted(tmp_path.glob("*.tar")) for each in WebdatasetWriter.read(path)]
-        assert [sample.key for sample in read] == keys
+        read = [each for path in sorted(tmp_path.glob("*.tar")) for each in stored(WebdatasetWriter, path)]
+        assert [key for key, _ in read] == keys
 
     def test_samples_of_the_same_name_in_several_folders(self, tmp_path: Path) -> None:
         for folder in ("a", "b"):
@@ -784,7 +786,7 @@ class TestOtherTools:
         """By one of the same size, whose only sample has the places of two."""
         tar, index = tmp_path / "0.tar", tmp_path / "0.tar.idx"
         write_tar(tar, "", ["x.jpg", "y.txt"])
-        index.write_bytes(_tarindex.index_of(tar))
+        index.write_bytes(indexes(WebdatasetWriter, tar)[".tar.idx"])
         assert any2ds.load(tmp_path).keys == ["x", "y"]
         write_tar(tar, "", ["x.jpg", "x.txt"])
         os.utime(index, ns=(0, tar.stat().st_mtime_ns - 1))
@@ -801,7 +803,7 @@ class TestOtherTools:
                 for n in range(count):
                     sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
             if count == 3:
-                (tmp_path / "0.tar.idx").write_bytes(_tarindex.index_of(tmp_path / "0.tar"))
+                (tmp_path / "0.tar.idx").write_bytes(indexes(WebdatasetWriter, tmp_path / "0.tar")[".tar.idx"])
                 assert len(any2ds.load(tmp_path)) == 3
         os.utime(tmp_path / "0.tar.idx")  # it was copied later
         with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
@@ -814,7 +816,7 @@ class TestOtherTools:
         wanted = list(any2ds.load(tmp_path / "dataset"))
         assert not list(cache.rglob("*.idx"))  # they lie beside the shards
         for path in (tmp_path / "dataset").glob("*.tfrecord.idx"):
-            assert path.read_bytes() == TfrecordWriter.make_sidecars(path.with_suffix(""))[".tfrecord.idx"]
+            assert path.read_bytes() == indexes(TfrecordWriter, path.with_suffix(""))[".tfrecord.idx"]
             path.unlink()
         assert list(any2ds.load(tmp_path / "dataset")) == wanted
         assert len(list(cache.rglob("*.idx"))) == 5
@@ -825,7 +827,7 @@ class TestOtherTools:
         length = len(record).to_bytes(8, "little")
         content = length + masked(value(length)) + record + masked(value(record))
         (tmp_path / "a.tfrecord").write_bytes(content)
-        offsets = _tarindex.unpack(TfrecordWriter.make_sidecars(tmp_path / "a.tfrecord")[".tfrecord.idx"])
+        offsets = _offsets.unpack(indexes(TfrecordWriter, tmp_path / "a.tfrecord")[".tfrecord.idx"])
         assert list(offsets) == [0, len(content)]
 
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:

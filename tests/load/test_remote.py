@@ -25,8 +25,6 @@ from aiohttp import ClientTimeout
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, OutputError, UsageError
-from any2ds.load import ranges, remote
-from any2ds.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
 from any2ds.storage.remote import RemoteFolder
 from any2ds.testing.server import serve
@@ -295,6 +293,12 @@ class TestCopies:
         assert not list((tmp_path / "copies").rglob(".partial-*"))
         assert ds[0]["data"] == content(0)
 
+    def test_a_copy_that_was_removed_is_not_held_open(self, url: str, tmp_path: Path) -> None:
+        ds = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="50kB")
+        assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        opened = [os.readlink(each.path) for each in os.scandir("/proc/self/fd") if each.is_symlink()]
+        assert not [path for path in opened if str(tmp_path) in path and "(deleted)" in path]
+
     def test_a_copy_that_is_cut_is_made_anew(self, url: str, tmp_path: Path) -> None:
         copies = tmp_path / "copies"
         assert any2ds.load(url, cache_dir=copies, cache_bytes="1MiB")[0]["data"] == content(0)
@@ -393,32 +397,6 @@ class TestRanges:
         assert Counter(target.partition("?")[0].rpartition("/")[2] for _, target in asked) == {
             f"0000{shard}.tar": 1 for shard in range(3)
         }
-
-    def test_no_more_than_a_number_of_requests_at_once(self, stored: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of all threads of a process together; the bucket lets a request go when it has as many, or all."""
-        monkeypatch.setattr(ranges, "AT_ONCE", 3)
-        monkeypatch.setattr(ranges, "_ranges", None)
-        monkeypatch.setattr(remote, "_GAP", 0)  # else neighbours are read with one request
-        ds = any2ds.load(stored.url)
-        ds[::SHARD]
-        numbers, inside, most, came, changed = [0, 2, 4, 5, 7, 9, 10], 0, 0, 0, threading.Condition()
-
-        def waits(method: str, target: str) -> str:
-            nonlocal inside, most, came
-            with changed:
-                inside, came = inside + 1, came + 1
-                most = max(most, inside)
-                changed.notify_all()
-                changed.wait_for(lambda: inside >= 3 or came > 2 * len(numbers) - 3, timeout=20)
-                inside -= 1
-            return ""
-
-        with stored.answering(waits), ThreadPoolExecutor(2) as threads:
-            for found in threads.map(ds.__getitem__, [numbers] * 2):
-                assert [sample["data"] for sample in found] == [content(n) for n in numbers]
-        assert (most, came) == (3, 2 * len(numbers))
-        for loop in Ranges.of_this_process()._loops:
-            loop.close()
 
     def test_a_condition_reads_nothing_of_the_shards(self, stored: Bucket) -> None:
         with stored.recording() as asked:

@@ -1,7 +1,9 @@
 """`any2ds.load` reads a dataset of any format: by number, by condition, in order and shuffled, and finds damage."""
 
+import io
 import json
 import pickle
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -393,18 +395,53 @@ def test_a_folder_without_dataset_is_refused(content: Mapping[str, bytes], tmp_p
         any2ds.load(str(tmp_path))
 
 
-def test_tar_files_of_other_tools_are_read(tmp_path: Path) -> None:
-    import io
-    import tarfile
+def tar_of(members: Mapping[str, bytes] | list[tuple[str, bytes]]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in members.items() if isinstance(members, Mapping) else members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
 
+
+A_AND_B = {"a.jpg": b"1", "a.cls": b"0", "b.jpg": b"2"}
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (tar_of({"a.jpg": b"1", "b.jpg": b"2", "a.png": b"3"}), [("a", b"1"), ("b", b"2"), ("a", b"3")]),
+        (tar_of({"a.JPG": b"1", "a.Cls": b"0"}), [("a", b"1")]),
+        (tar_of({"a.cls": b"0", "__meta__": b"-", "README": b"-", "a.jpg": b"1"}), [("a", b"1")]),
+        (tar_of([("a.jpg", b"1"), ("a.jpg", b"2")]), "'a.jpg' is there twice"),
+        (tar_of({"a.jpg": b"1", "a.JPG": b"2"}), "two of its files have one name: jpg, JPG"),
+        (tar_of(A_AND_B) + tar_of(A_AND_B), "more behind its end at byte 3,072, after 'b.jpg'"),
+        (tar_of(A_AND_B)[:1024] + bytes(512) + tar_of(A_AND_B)[1536:], "does not go on at byte 1,024, behind 'a.jpg'"),
+        (tar_of(A_AND_B)[:2048], "no member begins at byte 2,048, behind 'a.cls'"),
+    ],
+)
+def test_tar_files_are_read_as_webdataset_reads_them_or_an_error_names_the_member(
+    content: bytes, found: list[tuple[str, bytes]] | str, tmp_path: Path
+) -> None:
+    (tmp_path / "0.tar").write_bytes(content)
+    if isinstance(found, str):
+        with pytest.raises(any2ds.Any2dsError, match=found):
+            list(any2ds.load(str(tmp_path), cache_dir=tmp_path / "cache"))
+    else:
+        ds = any2ds.load(str(tmp_path), cache_dir=tmp_path / "cache")
+        assert [(sample["key"], sample["data"]) for sample in ds] == found
+
+
+def test_tar_files_of_other_tools_are_read(tmp_path: Path) -> None:
     for shard in range(2):
-        with tarfile.open(tmp_path / f"part-{shard}.tar", "w") as tar:
-            for number in range(3):
-                for ext, content in (("jpg", body_of(f"{number}.jpg")), ("cls", str(number).encode())):
-                    member = tarfile.TarInfo(f"./s{shard}/{number}.{ext}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
+        members = {
+            f"./s{shard}/{number}.{ext}": content
+            for number in range(3)
+            for ext, content in (("jpg", body_of(f"{number}.jpg")), ("cls", str(number).encode()))
+        }
+        (tmp_path / f"part-{shard}.tar").write_bytes(tar_of(members))
     ds = any2ds.load(str(tmp_path), cache_dir=tmp_path / "cache")
     assert keys(ds) == [f"s{shard}/{number}" for shard in range(2) for number in range(3)]
     assert ds[4]["data"] == body_of("1.jpg")
-    assert ds[5]["cls"] == b"2"
+    assert ds[5]["cls"] == 2

@@ -488,7 +488,7 @@ def test_the_preset_of_img2dataset_makes_its_images_and_columns(output_format: s
         {"row_group_bytes": "1MB"},
         {"tfrecord_compression": "gzip"},
         {"audio_format": "aiff"},
-        {"unpack_max_files": 3},
+        {"unpack_max_bytes": 3},
         {"on_hash_mismatch": "drop"},
         {"transform": "absent.py:step"},
         {"compute_hash": "crc"},

@@ -18,6 +18,7 @@ from any2ds.core.errors import DiskFull, is_full
 from any2ds.core.plugins import load
 from any2ds.storage.disk.space import Room
 from any2ds.testing.server import Server, serve
+from any2ds.testing.writing import read
 from tests.support.folder import names_in
 from tests.support.smalldisk import SmallDisk, small_disk
 
@@ -62,10 +63,10 @@ def stored(output: Path, output_format: str) -> dict[int, list[str]]:
     for stats in output.glob("*_stats.json"):
         name = stats.name.removesuffix("_stats.json")
         data = output / f"{name}.{writer.extension}".rstrip(".")
-        samples = list(writer.read(data))
+        samples = read(writer, data)
         assert len(samples) == json.loads(stats.read_bytes())["count"]
         assert pq.read_metadata(output / f"{name}.parquet").num_rows == len(samples)
-        found[int(name)] = [sample.key for sample in samples]
+        found[int(name)] = [key for key, _, _ in samples]
         expected |= {stats.name, data.name, f"{name}.parquet", *(f"{name}{end}" for end in writer.sidecars)}
     assert names_in(output) == expected
     return found

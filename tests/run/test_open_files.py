@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Iterator[Server]:
 def run(tmp_path: Path, urls: list[str], files: int, *options: str, held: int = 0) -> tuple[dict[str, int], str]:
     """The outcomes of all rows, and what stood on the screen."""
     (tmp_path / "list.txt").write_text("\n".join(urls))
-    command = [str(tmp_path / "list.txt"), str(tmp_path / "out"), "--retries=0", "--outage_patience=5", *options]
+    command = [str(tmp_path / "list.txt"), str(tmp_path / "out"), "--retries=0", *options]
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(files), str(held), *command], capture_output=True, text=True, check=False
     )

@@ -47,7 +47,7 @@ AS_WINDOWS = """
 import asyncio, concurrent.futures, ctypes, glob, http.client, http.server, importlib.resources, logging.handlers
 import multiprocessing.connection, ntpath, os, pathlib, platform, queue, select, selectors, shutil, signal, socket, ssl
 import subprocess, sys, sysconfig, tarfile, tempfile, threading, time, types, urllib.request, uuid, zipfile
-import brotli, fsspec.implementations.local, jinja2, orjson, pyarrow.csv, pyarrow.dataset, pyarrow.json, pyarrow.parquet
+import fsspec.implementations.local, jinja2, orjson, pyarrow.csv, pyarrow.dataset, pyarrow.json, pyarrow.parquet
 import pycares, pycurl, rich.console, rich.live, rich.logging, rich.markup, rich.progress, rich.table
 from os import kill
 

@@ -18,6 +18,7 @@ from any2ds.core.layout import Layout, finished_shards
 from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Facts, Reporter
 from any2ds.testing.server import Server, serve
+from any2ds.testing.writing import read
 
 STORED = 5  # of the files on the server; there is one more name, whose rows fail
 
@@ -91,7 +92,7 @@ class Story:
             assert [row["error_code"] for row in table] == [None if stored else "http_404" for stored in is_stored]
             writer: Any = plugins.load("writers", self.output_format)
             path = self.folder / "out" / f"{self.layout.shard_name(shard)}.{writer.extension}".rstrip(".")
-            samples = [(s.key, s.body.read()) for s in writer.read(path) if s.body is not None] if path.exists() else []
+            samples = [(key, data) for key, _, data in read(writer, path)] if path.exists() else []
             assert samples == [
                 (key, b"\x01file %d" % (n % (STORED + 1)))
                 for key, n, stored in zip(keys, numbers, is_stored, strict=True)

@@ -92,7 +92,6 @@ def run(tmp_path: Path) -> Any:
             "allow_schemes": "sftp,webhdfs",
             "timeout": 10,
             "retries": 1,
-            "max_redirects": 3,
         }
         yield options, len(urls)
 

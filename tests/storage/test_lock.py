@@ -465,3 +465,16 @@ def test_what_a_killed_process_has_staged_goes_and_what_a_live_one_has_stays(
     with open_folder(bucket.url).staging() as staged, alone(open_folder(bucket.url)):
         assert (left.exists(), staged.exists()) == (False, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_that_a_killed_worker_was_writing_goes_when_its_run_ends(folder: OutputFolder) -> None:
+    script = (
+        "import os, sys; from any2ds.storage.opening import open_folder\n"
+        "os.replace = lambda *paths: os._exit(9)\n"  # killed before the file has its name
+        "open_folder(sys.argv[1]).write('00000_stats.json', b'{}')"
+    )
+    with alone(folder):
+        subprocess.run([sys.executable, "-c", script, folder.path], check=False)
+        left = list(Path(folder.path, ".any2ds/tmp").iterdir())
+        assert [file.read_bytes() for file in left] == [b"{}"]
+    assert names_in(folder) == set()

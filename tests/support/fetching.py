@@ -480,12 +480,10 @@ class WebFetcherContract(FetcherContract):
         assert outcome.body.read() == BODY
 
     def test_redirects_end_at_a_limit(self, tmp_path: Path) -> None:
-        script = {"r": ["redirect:loop"], "once": ["redirect:a.jpg"]}
-        with serve(self.folder(tmp_path), script) as server:
-            assert self.code(server.url("r"), max_redirects=5, retries=2) == "too_many_redirects"
-            assert server.counts["r"] == 6
-            assert self.code(server.url("once"), max_redirects=0) == "too_many_redirects"
-            assert isinstance(self.one(server.url("once"), max_redirects=1), Payload)
+        with serve(self.folder(tmp_path), {"r": ["redirect:loop"], "once": ["redirect:a.jpg"]}) as server:
+            assert self.code(server.url("r"), retries=2) == "too_many_redirects"
+            assert server.counts["r"] == 11
+            assert isinstance(self.one(server.url("once")), Payload)
 
     def test_private_addresses_are_refused_if_asked_for(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path)) as server:
@@ -686,7 +684,7 @@ class WebFetcherContract(FetcherContract):
             "silent": ["timeout"],
             "mute": ["timeout"],
         }
-        options = {"timeout": 0, "stall_timeout": 2, "min_speed": 1000}
+        options = {"timeout": 0, "stall_timeout": 2}
         for name in script:
             (tmp_path / name).write_bytes(BODY)
         with serve(tmp_path, script) as server:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from any2ds.storage.lock.lease import Intervals
 from any2ds.storage.lock.run_lock import locked
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import Server, serve
+from any2ds.testing.writing import read
 from tests.support.servers import tied
 
 FORMATS = plugins.names("writers")
@@ -136,8 +137,7 @@ class Stock:
             if writer.extension is None:
                 continue
             ending = writer.extension and f".{writer.extension}"
-            with closing(iter(writer.read(files / f"{shard:05d}{ending}"))) as samples:
-                stored |= {sample.key: sample.body.read() for sample in samples}
+            stored |= {key: data for key, _, data in read(writer, files / f"{shard:05d}{ending}")}
         if writer.extension is not None:
             numbers = range(len(self.urls))
             assert stored == {key_of(number): body(number) for number in numbers if number not in missing}
@@ -236,9 +236,7 @@ class Observer:
         elif _DATA.fullmatch(name):
             copy = self._scratch / f"seen-{threading.get_ident()}-{name}"
             copy.write_bytes(content)
-            with closing(iter(self._writer.read(copy))) as samples:
-                for sample in samples:
-                    sample.body.read()
+            read(self._writer, copy)
             copy.unlink()
 
 

@@ -109,8 +109,8 @@ def test_the_bound_is_longer_than_everything_that_may_pass_in_silence() -> None:
     assert watchdog_limit(fetch_options(timeout=1000, host_delay=500, max_retry_after=0)) == 1050 + 60 + 500 + 30
     assert watchdog_limit(fetch_options(timeout=0, total_timeout=500)) == 500 + 60 + 120 + 15 + 30
     assert watchdog_limit(fetch_options(timeout=10, total_timeout=0)) == watchdog_limit(fetch_options())
-    without_total = watchdog_limit(fetch_options(timeout=0, connect_timeout=7, stall_timeout=20, max_redirects=1))
-    assert without_total == 2 * (7 + 20) + 60 + 120 + 15 + 30
+    without_total = watchdog_limit(fetch_options(timeout=0, connect_timeout=7, stall_timeout=20))
+    assert without_total == 11 * (7 + 20) + 60 + 120 + 15 + 30
     assert watchdog_limit(fetch_options(timeout=0, stall_timeout=0)) < float("inf")
 
 

@@ -19,7 +19,15 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.worker.job_rows import JobRows
-from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
+from any2ds.writers.formats._example import (
+    Encoder,
+    FeatureKind,
+    feature_kind,
+    file_head,
+    parse,
+    varint,
+    with_file,
+)
 from any2ds.writers.formats.tfrecord import TfrecordWriter
 from tests.support.records import examples
 
@@ -97,9 +105,8 @@ def test_every_type_as_protobuf_reads_it_from_a_shard(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_parsed_again_in_the_order_of_the_columns() -> None:
-    heads = Encoder(table().schema).heads(table(), map(len, FILES))
-    for n, (head, data) in enumerate(zip(heads, FILES, strict=True)):
-        found = parse(head + data)
+    for n, (features, data) in enumerate(zip(Encoder(table().schema).encode(table()), FILES, strict=True)):
+        found = parse(with_file(features, file_head("data", len(data)), len(data)) + data)
         assert list(found) == [*COLUMNS, "data"]
         assert repr(found) == repr({**{name: column[3][n] for name, column in COLUMNS.items()}, "data": [data]})
 
@@ -114,17 +121,15 @@ def test_texts_are_those_of_the_json_beside_a_file(name: str) -> None:
     metadata = MetadataTable(rows, ())
     (row, *_) = JobRows(job, Layout(10, 1))
     described = orjson.loads(metadata.to_json(Sample(row, None, "", {})))[name]
-    ((head, *_),) = [Encoder(rows.schema).heads(rows, [0, 0, 0])]
-    (text,) = parse(head)[name]
+    (text,) = parse(records(rows)[0])[name]
     assert text.decode() == described if isinstance(described, str) else orjson.loads(text) == described
 
 
 def test_times_that_python_has_no_value_for_are_text_in_whatever_rows_they_come() -> None:
     values = pa.array([253402300800, 0, None], pa.int64()).cast(pa.timestamp("s"))  # the year 10000
     column = pa.table({"when": values})
-    encoder = Encoder(column.schema)
-    together = [parse(head)["when"] for head in encoder.heads(column, [0, 0, 0])]
-    alone = [parse(encoder.heads(column.slice(n, 1), [0])[0])["when"] for n in range(3)]
+    together = [parse(record)["when"] for record in records(column)]
+    alone = [parse(records(column.slice(n, 1))[0])["when"] for n in range(3)]
     assert together == alone
     assert together[1:] == [[b"1970-01-01T00:00:00"], [b""]]
 
@@ -143,19 +148,19 @@ def test_numbers_that_are_not_packed_and_fields_that_nobody_knows_are_read() -> 
 
 
 def test_only_the_columns_that_are_asked_for(tmp_path: Path) -> None:
-    record = record_of({"a": 1, "b": "text", "c": [1.5, 2.5]})
+    (record,) = records(pa.table({"a": [1], "b": ["text"], "c": [[1.5, 2.5]]}))
     assert parse(record, {"c", "a", "none"}) == {"a": [1], "c": [1.5, 2.5]}
     assert parse(record, ()) == {}
 
 
-def record_of(values: dict[str, Any]) -> bytes:
-    table = pa.table({name: [value] for name, value in values.items()})
-    return Encoder(table.schema).heads(table, [3])[0] + b"abc"
+def records(table: pa.Table) -> list[bytes]:
+    """Records without a file."""
+    return [with_file(features, b"", 0) for features in Encoder(table.schema).encode(table)]
 
 
 def test_what_is_no_record_is_a_value_error_and_never_worse() -> None:
     some = table().select(["int64", "box", "texts"])
-    (whole, *_) = Encoder(some.schema).heads(some, [0] * 3)
+    (whole, *_) = records(some)
     for place in range(len(whole)):
         for byte in (0, 0x7F, 0x80, 0xFF, whole[place] ^ 1):
             garbled = whole[:place] + bytes([byte]) + whole[place + 1 :]

@@ -135,5 +135,5 @@ def test_a_folder_has_hidden_files_of_the_system_and_no_pipes(tmp_path: Path) ->
     (tmp_path / ".DS_Store").write_bytes(b"b")
     assert read(FilesWriter, tmp_path) == [("0", "jpg", b"a")]
     os.mkfifo(tmp_path / "1.jpg")
-    with pytest.raises(DamagedShard, match=r"1\.jpg is no file"):
+    with pytest.raises(DamagedShard, match=r"1\.jpg'.* no file"):
         read(FilesWriter, tmp_path)

@@ -18,8 +18,12 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.testing.server import serve
-from any2ds.writers.formats._tarindex import index_of
+from any2ds.testing.writing import indexes
 from any2ds.writers.formats.webdataset import WebdatasetWriter
+
+
+def index_of(tar: Path) -> bytes:
+    return indexes(WebdatasetWriter, tar)[".tar.idx"]
 
 
 def offsets(tar: Path) -> list[int]:

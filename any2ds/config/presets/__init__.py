@@ -20,7 +20,8 @@ class Foreign:
 
 
 class Preset(Protocol):
-    """What `--preset` selects; a module `any2ds/config/presets/<name>.py` has one in PART."""
+    """The options of another tool, selected by `--preset`; a module `any2ds/config/presets/<name>.py` has one in
+    PART."""
 
     options: Mapping[str, Foreign]  # by their names: those that any2ds does not have
     renamed: Mapping[str, str]  # those of them that any2ds has under another name -> that name
@@ -32,12 +33,12 @@ class Preset(Protocol):
     cuts_by_file: bool  # each file of the list begins a new shard
 
     def columns(self, of_list: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
-        """Of the columns of the metadata those in sight, in order: `of_list` are those that come with the rows, `own`
+        """Columns of the metadata in sight, in order: `of_list` are those that come with the rows, `own`
         those that any2ds writes behind them."""
         ...
 
     def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given, in any2ds' own options, with the defaults of the preset.
+        """Our options for what was given, with the defaults of the preset.
 
         Raises OptionError for what cannot be had here.
         """
@@ -88,5 +89,5 @@ def foreign_options() -> Mapping[str, str]:
 
 
 def foreign_flags() -> frozenset[str]:
-    """Those that are True or False."""
+    """Names of options of presets that are True or False."""
     return frozenset(name for part in all_presets().values() for name, option in part.options.items() if option.is_flag)

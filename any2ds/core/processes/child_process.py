@@ -31,10 +31,11 @@ _CLOSE_TIMEOUT = 10.0  # seconds that a child has to end, once its pipes are clo
 _FOR_THE_PARENT = [  # signals: it says how its children end
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-# Those that have ended are forgotten when another one begins.
+# Processes that have ended are forgotten when another one begins.
 _started: list[subprocess.Popen[bytes] | ForkedProcess] = []
 
-# What a child runs first, so that it finds the modules that the parent has found; argv is the parent's pid, the module
+# The code that a child runs first, so that it finds the modules that the parent has found; argv is the parent's pid,
+# the module
 # with `main`, and whether libraries are to be quiet. Ctrl-C is for the parent, and so are SIGTERM and SIGHUP, which
 # Slurm and systemd send to every process: it says how we end.
 _BOOTSTRAP = """

@@ -83,7 +83,7 @@ class Children(Generic[Question, Answer]):
         self._starter.shutdown(wait=False)
 
     def _borrowed(self) -> tuple[Answering[Question, Answer], bool]:
-        """One that is ready to be asked, and whether it is new."""
+        """A child that is ready to be asked, and whether it is new."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), False

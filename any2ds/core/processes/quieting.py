@@ -59,7 +59,7 @@ def be_quiet() -> None:
 
 
 def answers_alone() -> IO[bytes]:
-    """What was standard output, for answers to a parent that reads them there.
+    """A stream to the former standard output, for answers to a parent that reads them there.
 
     Whatever else is written to standard output goes to standard error from now on, or nowhere, as `be_quiet` has it:
     it must not get between the answers.

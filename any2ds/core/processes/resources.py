@@ -1,11 +1,10 @@
-"""What this process and its children take of the machine, and may take: cores, memory, processor."""
+"""Use and limits of the machine by this process and its children: cores, memory, processor."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import platform
 import sys
 import time
 from functools import cache
@@ -20,13 +19,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def cores() -> int:
-    """Whole ones, at least one: how many processes are worth starting."""
+    """Usable CPU cores, rounded up: how many processes are worth starting."""
     return max(1, math.ceil(share()))
 
 
 @cache
 def share() -> float:
-    """Those that the system gives it, or what its container is bounded to, which may be less than one."""
+    """Cores that the system gives this process, or the quota of its container, which may be less than one."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = CPU_MAX.read_text(encoding="ascii").split()
@@ -36,7 +35,7 @@ def share() -> float:
 
 
 def name() -> str:
-    """Of this process, among all of a run: host and process id."""
+    """The name of this process among all of a run: host and process id."""
     return f"{_host()}:{os.getpid()}"
 
 
@@ -59,6 +58,8 @@ def cpu() -> float:
 
 @cache
 def _host() -> str:
+    import platform  # a hundredth of the start of a run
+
     return platform.node() or "localhost"
 
 

@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP mean while a run goes on: stop in good order, and at once when they come again."""
+"""Handles SIGINT, SIGTERM and SIGHUP while a run goes on: stop in good order, and at once when they come again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Stop:
         raise_for(number)
 
     def _bound(self, number: int, seconds: float) -> None:
-        """What hangs then, in a disk that is gone above all, must not keep the process."""
+        """End the process after so many seconds: a disk that is gone, for instance, must not keep it."""
         if self._own_process:
             self._alarms.set(seconds, _exit, number)
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: one output of a cell that is updated, without widgets, and results as HTML."""
+"""Output of notebooks: one output of a cell that is updated, without widgets, and results as HTML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kernel() -> Any:
 
 
 def html(parts: Iterable[Any], width: int = WIDTH) -> str:
-    """What rich makes of `parts`, a line each or several, as HTML; texts are escaped, and not wrapped."""
+    """HTML that rich makes of `parts`, a line each or several; texts are escaped, and not wrapped."""
     console = Console(
         file=io.StringIO(),
         record=True,

@@ -1,4 +1,4 @@
-"""What a command was asked for, on standard output or in a file that the command names: whole, or with an error."""
+"""Writes the result of a command to standard output or into a file that the command names: whole, or with an error."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Any:
 
 
 def write_parts(parts: Iterable[Any], stream: TextIO) -> None:
-    """What rich prints, one below the other, for a terminal or as plain text; without blanks at the ends of lines."""
+    """Write what rich prints, one below the other, for a terminal or as plain text; without blanks at the ends of
+    lines."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = width_of_pipe()

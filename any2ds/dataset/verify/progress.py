@@ -11,6 +11,7 @@ from rich.text import Text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import percent, size, time_left
+from any2ds.dataset.verify.shard import Checked
 
 if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock
@@ -22,15 +23,15 @@ class Progress:
     """Writes to standard error, and only while it is entered."""
 
     def __init__(self, shards: int, folder: str, quiet: bool) -> None:
+        self.checked = Checked()
         self._total, self._folder = shards, printable(redacted(folder))
-        self._shards = self._rows = self._bytes = self._wrong = 0
+        self._shards = self._wrong = 0
         self._console = stderr_console()
         self._started = self._printed = time.monotonic()
         self._block: StatusBlock | None = None
         self._is_quiet = quiet
 
     def __enter__(self) -> Progress:
-        self._started = self._printed = time.monotonic()
         if not self._is_quiet and self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
@@ -42,11 +43,11 @@ class Progress:
         if self._block is not None:
             self._block.stop()
 
-    def on_shard(self, rows: int, bytes_read: int, is_wrong: bool) -> None:
+    def add(self, result: Checked) -> None:
+        """Count what was checked of a shard."""
+        self.checked.add(result)
         self._shards += 1
-        self._rows += rows
-        self._bytes += bytes_read
-        self._wrong += is_wrong
+        self._wrong += bool(result.findings)
         is_due = time.monotonic() - self._printed >= _LOG_INTERVAL
         if self._block is None and not self._is_quiet and is_due:
             self._printed = time.monotonic()
@@ -64,5 +65,5 @@ class Progress:
             f" checked ({percent(self._shards, self._total)}), ",
             (f"{self._wrong:,} with findings, ", "yellow") if self._wrong else "",
             f"{time_left(left)}, " if left is not None else "",
-            f"{self._rows:,} rows, {size(self._bytes / seconds)}/s: {self._folder}",
+            f"{self.checked.rows:,} rows, {size(self.checked.bytes_read / seconds)}/s: {self._folder}",
         )

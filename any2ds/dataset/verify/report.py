@@ -68,27 +68,25 @@ class Findings:
 
     def __init__(self, shard_id: int) -> None:
         self._shard_id = shard_id
-        self._found: list[Finding] = []
-        self._keys: dict[tuple[str, str], list[str]] = {}  # kind and message -> the first keys
-        self._totals: dict[tuple[str, str], int] = {}
+        self._keys: dict[tuple[str, str], list[str | None]] = {}  # kind and message -> the keys, as far as it has any
 
     def add(self, kind: str, message: str) -> None:
-        self._found.append(Finding(kind, message, self._shard_id))
+        self._keys[kind, message] = []
 
     def about(self, kind: str, key: str | None, message: str) -> None:
         """Add a problem with the sample or row called `key`."""
-        problem = (kind, message)
-        self._totals[problem] = self._totals.get(problem, 0) + 1
-        keys = self._keys.setdefault(problem, [])
-        if len(keys) < _MOST_KEYS:
-            keys.append("null" if key is None else key[:100])
+        self._keys.setdefault((kind, message), []).append(key)
+
+    @property
+    def has_broken(self) -> bool:
+        """Whether the shard has to be made again."""
+        return any(KINDS[kind] == BROKEN for kind, _ in self._keys)
 
     def __iter__(self) -> Iterator[Finding]:
-        yield from self._found
         for (kind, message), keys in self._keys.items():
-            more = self._totals[kind, message] - len(keys)
-            named = ", ".join(keys) + (f" … and {more:,} more" if more else "")
-            yield Finding(kind, f"{message}: {named}", self._shard_id)
+            named = ", ".join("null" if key is None else key[:100] for key in keys[:_MOST_KEYS])
+            more = f" … and {len(keys) - _MOST_KEYS:,} more" if len(keys) > _MOST_KEYS else ""
+            yield Finding(kind, f"{message}: {named}{more}" if keys else message, self._shard_id)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

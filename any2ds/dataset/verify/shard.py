@@ -1,7 +1,7 @@
 """Checks one shard against itself: statistics, metadata and data, to the last byte.
 
-Each file is read once: of a shard in a store, each is copied to this machine once. A file that cannot be had is
-`unreadable`; one that is there and makes no sense is broken.
+Each file of a shard in a store is copied to this machine once. A file that cannot be had is `unreadable`; one that is
+there and makes no sense is broken.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.hashes import recorded_hash_columns
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import HASHES, STORED_BYTES, STORED_CRC32
-from any2ds.core.samples import StoredSample, row_key
+from any2ds.core.samples import row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.shards import ShardEntry
 from any2ds.dataset.verify.report import Finding, Findings
-from any2ds.writers.contract import WithSidecars
+from any2ds.writers.formats._shard import LocalData
 from any2ds.writers.formats.parquet import THRIFTY
 
 _NEEDED = ("key", "status", "ext", "bytes")  # columns of the metadata
@@ -66,12 +66,9 @@ class Checked:
 
     def add(self, other: Checked) -> None:
         self.findings += other.findings
-        self.rows += other.rows
-        self.samples += other.samples
-        self.bytes_read += other.bytes_read
         self.hashes |= other.hashes
-        self.unchecked_files += other.unchecked_files
-        self.shards_read += other.shards_read
+        for name in ("rows", "samples", "bytes_read", "unchecked_files", "shards_read"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class _Unreadable(Exception):
@@ -110,7 +107,7 @@ class _ShardCheck:
             return
         self.result.rows, self.result.samples = shard.count - shard.replaces, shard.samples
         self._check_presence(shard)
-        if not task.reads_contents or any(finding.is_broken for finding in self.findings) or files.metadata is None:
+        if not task.reads_contents or self.findings.has_broken or files.metadata is None:
             return
         self.result.shards_read = 1
         table = self._read_metadata(files.metadata)
@@ -127,24 +124,20 @@ class _ShardCheck:
     def _local(self, name: str) -> Path:
         """A file or folder of the shard on this machine. Raises _Unreadable."""
         if name not in self._paths:
-            try:
+            with _having(name):
                 path = self._copies.enter_context(self._dataset.local(name))
                 if path.is_dir():
                     os.listdir(path)
                 else:
                     open(path, "rb").close()
-            except Exception as error:  # every file system has exceptions of its own
-                raise _Unreadable(f"{name} cannot be read: {error_text(error)}") from error
             self._paths[name] = path
         return self._paths[name]
 
     # --- statistics and files ---
 
     def _read_stats(self, name: str) -> ShardEntry | None:
-        try:
+        with _having(name):
             content = self._dataset.read(name)
-        except Exception as error:  # every file system has exceptions of its own
-            raise _Unreadable(f"{name} cannot be read: {error_text(error)}") from error
         try:
             stats = Stats.parse(content)
         except ValueError as error:
@@ -158,30 +151,27 @@ class _ShardCheck:
 
     def _check_presence(self, shard: ShardEntry) -> None:
         """Whether the files are there; what reads as a whole may still lack its last bytes, so sizes are compared."""
-        files, dataset, writer = self._files, self._dataset, self._dataset.writer
+        files, dataset, writer, add = self._files, self._dataset, self._dataset.writer, self.findings.add
         extension = writer.extension if writer is not None else None
         for kind, name in (("stats", files.stats), ("metadata", files.metadata)):
             if name is not None and not files.sizes[name]:
-                self.findings.add(kind, f"{name} is empty")
+                add(kind, f"{name} is empty")
         if files.metadata is None and not (self._is_of_other_tool and dataset.output_format == "dummy"):
-            self.findings.add("metadata", "there is no metadata")
+            add("metadata", "there is no metadata")
         if files.data is not None:
             size = files.sizes[files.data]
             if shard.data_bytes and size != shard.data_bytes:
-                said = f"{size:,} bytes, its statistics say {shard.data_bytes:,}"
-                self.findings.add("data", f"{files.data} has {said}")
+                add("data", f"{files.data} has {size:,} bytes, its statistics say {shard.data_bytes:,}")
         elif extension or (extension == "" and shard.samples):  # object stores have no empty folders
-            self.findings.add(
-                "data", f"there is no data: {f'a .{extension} file' if extension else 'a folder'} is missing"
-            )
+            add("data", f"there is no data: {f'a .{extension} file' if extension else 'a folder'} is missing")
         if self._is_of_other_tool:
             return
         if dataset.hides and files.visible is None and extension is not None:
-            self.findings.add("metadata", "its .parquet is missing")
+            add("metadata", "its .parquet is missing")
         for end in dataset.extra_ends:
             if not any(name.endswith(end) for name in files.extra_files):
                 hint = ": verify --repair writes it" if writer is not None and end in writer.sidecars else ""
-                self.findings.add("beside", f"its {end} is missing{hint}")
+                add("beside", f"its {end} is missing{hint}")
 
     # --- metadata ---
 
@@ -207,21 +197,19 @@ class _ShardCheck:
 
     def _check_keys(self, table: pa.Table, shard: ShardEntry) -> None:
         """Check that each key stands once and is of this shard (in a retry: of an earlier one); and their number."""
-        names = self._dataset.layout
+        names, is_of_retry = self._dataset.layout, shard.replaces > 0
         lines = Counter(key or "" for key in table["key"].to_pylist())
         for key, count in lines.items():
             if count > 1:
                 self.findings.about("keys", key, "more than one row with the same key")
             place = names.place_of(row_key(key)) if names is not None else (shard.shard_id, 0)
-            is_of_retry = shard.replaces > 0
             if place is None or (place[0] >= shard.shard_id if is_of_retry else place[0] != shard.shard_id):
                 whose = "a row of an earlier shard" if is_of_retry else "this shard"
                 self.findings.about("keys", key, f"not a key of {whose}")
-        counts = {
-            "count": (shard.count, len(set(map(row_key, lines)))),
-            "samples": (shard.samples, _stored(table).num_rows),
-        }
-        for name, (recorded, counted) in counts.items():
+        for name, recorded, counted in (
+            ("count", shard.count, len(set(map(row_key, lines)))),
+            ("samples", shard.samples, _stored(table).num_rows),
+        ):
             if recorded != counted:
                 message = f"{self._files.stats}: {name} is {recorded}, but the metadata has {counted}"
                 self.findings.add("stats", message)
@@ -242,117 +230,86 @@ class _ShardCheck:
     # --- data ---
 
     def _check_data(self, table: pa.Table, name: str) -> None:
-        writer, path = self._dataset.writer, self._local(name)
-        assert writer is not None
-        samples = _Samples(self._dataset, _stored(table), self._is_of_other_tool, self.findings, self.result)
-        try:
-            found: Any = writer.read(path)
-            with closing(found):
-                for sample in found:
-                    samples.compare(sample)
-        except Exception as error:  # DamagedShard, and those of the system
-            self.add_error(error, "data", f"{name} cannot be read to its end, after {samples.progress}")
+        """Compare the samples of the data with the rows of the metadata that are stored, in any order."""
+        writer, stored, about = self._dataset.writer, _stored(table), self.findings.about
+        if writer is None or writer.shard is None:
             return
-        samples.finish()
-        if not any(finding.is_broken for finding in self.findings):  # else they are made again with it
-            self._check_sidecars(name, path)
-
-    def _check_sidecars(self, data: str, path: Path) -> None:
-        """Extra files must be the same as those made from the data now."""
-        writer = cast("type[WithSidecars]", self._dataset.writer)
-        present = {end: name for name in self._files.extra_files for end in writer.sidecars if name.endswith(end)}
-        if not present:
-            return
+        if not self._is_of_other_tool:  # hashes by img2dataset are of the bytes before they were resized
+            run = self._dataset.run
+            hashes = recorded_hash_columns(run.options if run else None)
+            self.result.hashes = {hash for hash in hashes if hash in stored.schema.names}
+        unseen = {key: number for number, key in enumerate(stored["key"].to_pylist())}
+        # Rows of the metadata become values of Python in blocks: most samples come in their order.
+        block = lru_cache(1)(lambda start: stored.slice(start, _ROWS_AT_ONCE).to_pylist())
+        data = LocalData(self._local(name))
         try:
-            made = writer.make_sidecars(path)
-            for end, name in present.items():
-                if self._dataset.read(name) != made[end]:
-                    self.findings.add("beside", f"{name} does not belong to {data}")
-        except Exception as error:  # of whoever made the shard, and of file systems
-            self.findings.add("unreadable", f"its {' and '.join(present)} cannot be checked: {error_text(error)}")
-
-
-class _Samples:
-    """Compares the samples of the data with the rows of the metadata that are stored, in any order."""
-
-    def __init__(
-        self, dataset: Dataset, stored: pa.Table, is_of_other_tool: bool, findings: Findings, result: Checked
-    ) -> None:
-        self._about, self._result = findings.about, result
-        self._members, self._is_of_other_tool = dataset.members, is_of_other_tool
-        # Hashes by img2dataset are of the bytes before they were resized.
-        hashes = () if is_of_other_tool else recorded_hash_columns(dataset.run.options if dataset.run else None)
-        result.hashes = {name for name in hashes if name in stored.schema.names}
-        self._table = stored
-        self._unseen = {key: number for number, key in enumerate(stored["key"].to_pylist())}
-        self._block_start, self._block = 0, list[dict[str, Any]]()
-
-    @property
-    def progress(self) -> str:
-        return f"{self._table.num_rows - len(self._unseen):,} of {self._table.num_rows:,} samples"
-
-    def compare(self, sample: StoredSample) -> None:
-        number = self._unseen.pop(sample.key, None)
-        if number is None:
-            self._about("samples", sample.key, "in the data, but no success in the metadata, or more than once")
-        elif self._is_of_other_tool:
-            self._result.bytes_read += sum(_read(body) for body in sample.members.values())
-        else:
-            row = self._row(number)
-            for ext, prefix in self._files(row):
-                if (body := sample.members.get(ext)) is not None:
-                    self._check_file(sample.key, body, row, prefix)
+            shard = writer.shard(data)
+            for place in range(len(shard)):
+                key, files = shard.files(place)
+                number = unseen.pop(key, None)
+                if number is None:
+                    about("samples", key, "in the data, but no success in the metadata, or more than once")
+                elif self._is_of_other_tool:
+                    self.result.bytes_read += sum(map(len, files.values()))
                 else:
-                    whose = f"its {prefix.removesuffix('_')}" if prefix else "its file"
-                    message = f"{whose} has another extension than in the metadata, or is missing"
-                    self._about("samples", sample.key, message)
-
-    def finish(self) -> None:
-        """To be called at the end of the data."""
-        for key in self._unseen:
-            self._about("samples", key, "a success in the metadata, but not in the data")
-
-    def _row(self, number: int) -> dict[str, Any]:
-        """A row of the metadata, of which a block is values of Python at a time: most samples come in its order."""
-        if not self._block_start <= number < self._block_start + len(self._block):
-            self._block_start = number - number % _ROWS_AT_ONCE
-            self._block = self._table.slice(self._block_start, _ROWS_AT_ONCE).to_pylist()
-        return self._block[number - self._block_start]
-
-    def _files(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Extension of each file that a sample is to have, and with what the columns that tell of it begin."""
-        if self._members is None:
-            yield row["ext"], ""
+                    at = number % _ROWS_AT_ONCE
+                    self._check_sample(key, files, block(number - at)[at])
+        except Exception as error:  # DamagedShard, and those of the system
+            seen = f"{stored.num_rows - len(unseen):,} of {stored.num_rows:,} samples"
+            self.add_error(error, "data", f"{name} cannot be read to its end, after {seen}")
             return
-        for ext, _ in self._members.stored(row):
-            yield ext, f"{ext.partition('.')[0]}_"
+        for key in unseen:
+            about("samples", key, "a success in the metadata, but not in the data")
+        if not self.findings.has_broken:  # else they are made again with it
+            self._check_sidecars(name, data.indexes)
 
-    def _check_file(self, key: str, body: StoredBody, row: Mapping[str, Any], prefix: str) -> None:
-        """Size and hashes; those hashes are of the file that arrived, so one that a step has changed has a CRC-32."""
-        changed_to = row.get(prefix + STORED_BYTES.name)
-        is_changed = changed_to is not None
-        crc32 = row.get(prefix + STORED_CRC32.name) if is_changed else None
-        self._result.unchecked_files += is_changed and crc32 is None
-        self._result.bytes_read += body.size
-        if body.size != (changed_to if is_changed else row[f"{prefix}bytes"]):
-            self._about("samples", key, "its file has not the size that is in the metadata")
-            return  # its hash differs, of course
-        digests = {} if is_changed else {name: getattr(hashlib, name)() for name in self._result.hashes}
-        found = 0
-        for piece in body.chunks():
-            for digest in digests.values():
-                digest.update(piece)
-            found = zlib.crc32(piece, found) if crc32 is not None else 0
-        if crc32 is not None and found != crc32:
-            self._about("hash", key, f"the CRC-32 of the file is not {prefix}{STORED_CRC32.name} in the metadata")
-        for name, digest in digests.items():
-            if digest.hexdigest() != row[prefix + name]:
-                self._about("hash", key, f"{prefix}{name} of the file is not that of the metadata")
+    def _check_sidecars(self, data: str, made: Mapping[str, bytes]) -> None:
+        """Files beside the data must be the same as those that are made from them now."""
+        for end, content in made.items():
+            for name in self._files.extra_files:
+                with _having(name):
+                    if name.endswith(end) and self._dataset.read(name) != content:
+                        self.findings.add("beside", f"{name} does not belong to {data}")
+
+    def _check_sample(self, key: str, files: Mapping[str, bytes], row: Mapping[str, Any]) -> None:
+        members = self._dataset.members
+        wanted = [row["ext"]] if members is None else [ext for ext, _ in members.stored(row)]
+        for ext in wanted:
+            prefix = "" if members is None else f"{ext.partition('.')[0]}_"
+            if (content := files.get(ext)) is not None:
+                self._check_file(key, content, row, prefix)
+            else:
+                whose = f"its {prefix.removesuffix('_')}" if prefix else "its file"
+                message = f"{whose} has another extension than in the metadata, or is missing"
+                self.findings.about("samples", key, message)
+
+    def _check_file(self, key: str, content: bytes, row: Mapping[str, Any], prefix: str) -> None:
+        """Size and hashes; those hashes are of the file that arrived, so one that a step has changed has a CRC-32.
+
+        `prefix` is how the columns that tell of the file begin.
+        """
+        about = self.findings.about
+        changed_to, crc32 = row.get(prefix + STORED_BYTES.name), row.get(prefix + STORED_CRC32.name)
+        self.result.bytes_read += len(content)
+        if len(content) != (row[f"{prefix}bytes"] if changed_to is None else changed_to):
+            about("samples", key, "its file has not the size that is in the metadata")
+        elif changed_to is None:
+            for name in self.result.hashes:
+                if hashlib.new(name, content).hexdigest() != row[prefix + name]:
+                    about("hash", key, f"{prefix}{name} of the file is not that of the metadata")
+        elif crc32 is None:
+            self.result.unchecked_files += 1
+        elif zlib.crc32(content) != crc32:
+            about("hash", key, f"the CRC-32 of the file is not {prefix}{STORED_CRC32.name} in the metadata")
 
 
-def _read(body: StoredBody) -> int:
-    """Read a file to its end; returns how many bytes it has."""
-    return sum(map(len, body.chunks()))
+@contextmanager
+def _having(name: str) -> Iterator[None]:
+    """Makes _Unreadable of whatever a file system raises where a file is asked for."""
+    try:
+        yield
+    except Exception as error:
+        raise _Unreadable(f"{name} cannot be read: {error_text(error)}") from error
 
 
 def _stored(table: pa.Table) -> pa.Table:

@@ -10,10 +10,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from any2ds.config.options import ParsedOptions, VerifyOptions
 from any2ds.config.signature import command
@@ -22,7 +23,7 @@ from any2ds.core.errors import LockLost, UsageError, error_text, shard_count
 from any2ds.core.processes.resources import cores
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
-from any2ds.dataset.listing import Entry
+from any2ds.dataset.listing import Entry, Listing
 from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
 from any2ds.dataset.shard_list_file import rebuild
@@ -33,7 +34,7 @@ from any2ds.dataset.verify.report import NOT_REMOVED, Finding, VerifyReport, are
 from any2ds.dataset.verify.shard import Checked, ShardTask, check_shard
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
-from any2ds.writers.contract import WithSidecars
+from any2ds.writers.formats._shard import LocalData
 
 _READ_BY_GLOBS = (".tar", ".parquet", ".tfrecord", "_stats.json")  # what loaders and tools look for in a folder
 _MOST_NAMES = 5
@@ -116,31 +117,28 @@ def _check_shards(
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
-    total = Checked()
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
-
-        def add(result: Checked) -> None:
-            total.add(result)
-            progress.on_shard(result.rows, result.bytes_read, bool(result.findings))
 
         def tasks() -> Iterator[ShardTask]:
             """Shards of which something has to be read; the others are done at once, by the list of shards."""
-            known = iter(()) if picked is None or listed is None or listed.is_open else listed.table.entries()
-            entry = next(known, None)
+            is_known = listed is not None and not listed.is_open and listed.table.ids == dataset.finished.ids
+            entries = listed.table.entries() if listed is not None and is_known and picked is not None else iter(())
             for files in dataset.shards:  # in the order of their numbers, as the list
-                while entry is not None and entry.shard_id < files.shard_id:
-                    entry = next(known, None)
-                task = ShardTask(files, picked is None or files.shard_id in picked)
-                if not task.reads_contents and entry is not None and entry.shard_id == files.shard_id:
-                    add(check_shard(dataset, replace(task, listed=entry)))
+                entry = next(entries, None) if files.stats is not None else None
+                if picked is None or files.shard_id in picked:
+                    yield ShardTask(files)
+                elif entry is not None:
+                    progress.add(check_shard(dataset, ShardTask(files, False, entry)))
                 else:
-                    yield task
+                    yield ShardTask(files, False)
 
-        results: Any = map_in_processes(partial(check_shard, dataset), tasks(), processes, _lost)
+        lean = copy(dataset)  # what a process needs: names of files come with each shard
+        lean.listing, lean.shards = Listing(()), dataset.shards.only(())
+        results: Any = map_in_processes(partial(check_shard, lean), tasks(), processes, _lost)
         with closing(results):
             for result in results:
-                add(result)
-    return total
+                progress.add(result)
+    return progress.checked
 
 
 def _lost(task: ShardTask, why: str) -> Checked:
@@ -279,15 +277,16 @@ def _remove(dataset: Dataset, shard_id: int) -> bool:
 
 
 def _write_sidecars(dataset: Dataset, shard_id: int) -> bool:
-    """Make the sidecars of a shard from its data; returns whether there are any."""
+    """Make the files beside the data of a shard anew; returns whether there are any."""
     files = dataset.shards.of(shard_id)
-    if files.data is None or dataset.writer is None or not dataset.writer.sidecars:
+    if files.data is None or dataset.writer is None or dataset.writer.shard is None:
         return False
     with dataset.local(files.data) as path:
-        made = cast("type[WithSidecars]", dataset.writer).make_sidecars(path)
-    for end, content in made.items():
+        data = LocalData(path)
+        dataset.writer.shard(data)
+    for end, content in data.indexes.items():
         dataset.folder.write(f"{files.data.removesuffix(f'.{dataset.writer.extension}')}{end}", content)
-    return bool(made)
+    return bool(data.indexes)
 
 
 def _done(work: Callable[[], bool], shard_id: int, message: str, failed: list[Finding]) -> bool:

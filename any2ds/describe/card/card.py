@@ -38,7 +38,7 @@ from any2ds.describe.card import hub, split_files
 from any2ds.describe.inspect import SHARDS_OF_METADATA
 from any2ds.describe.loaders import Loadable, kind_of, literal, shard_table, snippets
 from any2ds.describe.rendering import environment
-from any2ds.describe.summary import Summary, limit_of, summarize
+from any2ds.describe.summary import Summary, summarize, with_limit
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -311,11 +311,11 @@ def _command(facts: _Facts) -> str:
     """The command without folders of the machine of the lists."""
     found, run, recipe = facts.found, facts.dataset.run, facts.recipe
     files = [name for each in found.lists for name in each["files"]]
-    options, asked = {**found.options, **limit_of(found.lists)}, run.asked if run else ()
+    given = run.given if run else {}
     if recipe is not None:
-        return build_command(recipe.full_name, options, asked)
+        return build_command(recipe.full_name, given, for_others=True)
     lists = [name if "://" in name else _name(name) for name in files]
-    return download_command(_name(found.output_folder), lists, options, asked)
+    return download_command(_name(found.output_folder), lists, with_limit(given, found.lists), for_others=True)
 
 
 def _columns(facts: _Facts) -> dict[str, str]:

@@ -7,23 +7,26 @@ system, and `--nameservers=os` leaves all of them to it.
 
 from __future__ import annotations
 
-import heapq
 import re
 import socket
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from any2ds.core.failures import Failure
 from any2ds.core.processes import open_files
+from any2ds.fetch.engines.transport import WITHOUT_FILES
 
 if TYPE_CHECKING:
     import pycares
 
 Addresses = tuple[str, ...]
 """IPv4 and IPv6 in the order in which they are best tried (RFC 6724); never empty."""
+
+W = TypeVar("W", bound=Hashable)
+"""Whoever waits for a name."""
 
 IN_FLIGHT = 256  # names asked for at once; the others queue
 CACHED = 100_000  # names remembered
@@ -37,8 +40,9 @@ _BROKEN = 5.0  # seconds for which SERVFAIL and other errors of all servers are 
 # and doubles per round of servers. Short rounds that begin anew lose fewer names in 10 s than one long one.
 _TRY = 1.0
 _TRIES = 3  # per server and round
-# Of servers that say that they failed another may only have lost the question, so it is put again after these seconds.
-_PAUSES = (0.25, 0.5)
+# Of servers that say that they failed another may only have lost the question, so it is put again.
+_ROUNDS = 3
+_PAUSE = 0.25  # seconds between them
 _LONGEST = 60.0  # seconds after which a name is given up that rows without a timeout wait for
 
 # Numbers of ares.h, so that a run without names need not load the library.
@@ -64,16 +68,15 @@ def asks_dns(host: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Lookup:
+class _Lookup(Generic[W]):
     """A name that is being resolved."""
 
-    waiting: int  # lookups that wait for it
+    waiters: dict[W, None]  # those who want to be told, in their order
     since: float
     errors: int = 0  # rounds in which the servers failed
-    asked: bool = False  # c-ares has it
 
 
-class Resolver:
+class Resolver(Generic[W]):
     """Every method belongs to one thread; `wake` is called from another when `finished` has something to tell.
 
     `nameservers` are addresses with an optional port, all of which are tried; None takes those of the system.
@@ -88,80 +91,71 @@ class Resolver:
         self._nameservers = nameservers
         self._wake = wake
         self._now = now
-        self._known: OrderedDict[str, tuple[float, Addresses | Failure]] = OrderedDict()  # until when, what
-        self._pending: dict[str, _Lookup] = {}
+        # c-ares has a memory of its own, which costs 20 µs to ask: a row of a known host should not.
+        self._known: dict[str, tuple[float, Addresses | Failure]] = {}  # until when, what
+        self._pending: dict[str, _Lookup[W]] = {}  # each is with c-ares, or in one of the next two
         self._queue: deque[str] = deque()
-        self._later: list[tuple[float, str]] = []  # when, which: a heap of names to be queued again
+        self._paused: deque[tuple[float, str]] = deque()  # until when, which
         self._asking = 0
         self._answers: deque[tuple[str, Any, int | None]] = deque()  # filled by c-ares' thread
         self._channel: pycares.Channel | None = None  # made for the first name, so that lists without names pay nothing
         self._refresh_at = 0.0
         self.heard = 0.0  # when a name server last said anything; 0 if none ever has
 
-    def lookup(self, host: str) -> Addresses | Failure | None:
-        """What is known of `host`, for which `asks_dns` holds; None if it is being asked for.
-
-        `finished` reports the latter once, however often they were looked up; `leave` takes one look-up back.
-        """
+    def lookup(self, host: str, waiter: W) -> Addresses | Failure | None:
+        """What is known of `host`, for which `asks_dns` holds; None if `finished` will tell the waiter."""
         known = self._known.get(host)
         if known is not None and known[0] > self._now():
-            self._known.move_to_end(host)
             return known[1]
-        lookup = self._pending.get(host)
-        if lookup is not None:
-            lookup.waiting += 1
-            return None
-        self._pending[host] = _Lookup(1, self._now())
-        self._queue.append(host)
+        if host not in self._pending:
+            self._pending[host] = _Lookup({}, self._now())
+            self._queue.append(host)
+        self._pending[host].waiters[waiter] = None
         self._ask()
         return None
 
-    def leave(self, host: str) -> None:
-        """One that waited for `host` does not any more; what nobody waits for is not asked for again."""
+    def leave(self, host: str, waiter: W) -> None:
+        """Do not tell this waiter; what nobody waits for is not asked for again."""
         if lookup := self._pending.get(host):
-            lookup.waiting -= 1
-            if not lookup.waiting and not lookup.asked:
-                del self._pending[host]  # its place in the queue is passed over
+            lookup.waiters.pop(waiter, None)
 
-    def finished(self) -> list[tuple[str, Addresses | Failure]]:
-        """The names that were resolved, or could not be, since the last call."""
-        if not self._answers and not self._later:
-            return []
-        found = []
-        while self._later and self._later[0][0] <= self._now():
-            self._queue.append(heapq.heappop(self._later)[1])
+    def finished(self) -> list[tuple[W, Addresses | Failure]]:
+        """The waiters whose names were resolved, or could not be, since the last call."""
+        found: list[tuple[W, Addresses | Failure]] = []
+        if not (self._answers or self._paused):
+            return found
+        while self._paused and self._paused[0][0] <= self._now():
+            self._queue.append(self._paused.popleft()[1])
         while self._answers:
             host, result, error = self._answers.popleft()
             self._asking -= 1
             if error not in _SILENT:
                 self.heard = self._now()
             lookup = self._pending[host]
-            lookup.asked = False
-            if self._again(lookup, error):
-                if not lookup.waiting:
-                    del self._pending[host]
-                elif error == _TIMEOUT:
-                    self._queue.append(host)
-                else:
-                    heapq.heappush(self._later, (self._now() + _PAUSES[lookup.errors], host))
-                    lookup.errors += 1
+            if self._asks_again(host, lookup, error):
                 continue
             outcome, seconds = _read(result, error)
             if error is not None and open_files.are_exhausted():
-                outcome = Failure("fetch", "dns", "too many open files (ulimit -n)", blame="open_files")
+                outcome = WITHOUT_FILES
             else:
                 self._remember(host, outcome, seconds)
             del self._pending[host]
-            if lookup.waiting:
-                found.append((host, outcome))
+            found += [(waiter, outcome) for waiter in lookup.waiters]
         self._ask()
         return found
 
-    def _again(self, lookup: _Lookup, error: int | None) -> bool:
+    def _asks_again(self, host: str, lookup: _Lookup[W], error: int | None) -> bool:
         """Whether it was not the last word: a round of servers did not answer, or failed for the first times."""
         if error is None or error in _NO_SUCH_NAME or self._now() - lookup.since > _LONGEST:
             return False
-        return error == _TIMEOUT or lookup.errors < len(_PAUSES)
+        if error == _TIMEOUT:
+            self._queue.append(host)
+            return True
+        lookup.errors += 1
+        if lookup.errors == _ROUNDS:
+            return False
+        self._paused.append((self._now() + _PAUSE, host))
+        return True
 
     def close(self) -> None:
         """Returns at once; what was being asked for is dropped."""
@@ -173,12 +167,11 @@ class Resolver:
     def _ask(self) -> None:
         while self._queue and self._asking < IN_FLIGHT:
             host = self._queue.popleft()
-            lookup = self._pending.get(host)
-            if lookup is None or lookup.asked:
-                continue
-            lookup.asked = True
-            self._asking += 1
-            self._send(host)
+            if self._pending[host].waiters:
+                self._asking += 1
+                self._send(host)
+            else:
+                del self._pending[host]
 
     def _send(self, host: str) -> None:
         import pycares
@@ -200,10 +193,10 @@ class Resolver:
             answered(str(error), _BAD_NAME)
 
     def _remember(self, host: str, outcome: Addresses | Failure, seconds: float) -> None:
+        self._known.pop(host, None)
         self._known[host] = (self._now() + seconds, outcome)
-        self._known.move_to_end(host)
         if len(self._known) > CACHED:
-            self._known.popitem(last=False)
+            del self._known[next(iter(self._known))]
 
 
 def _channel(nameservers: tuple[str, ...] | None) -> pycares.Channel:

@@ -20,7 +20,7 @@ import socket
 import stat
 import threading
 import time
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
@@ -50,34 +50,30 @@ _OF_LIMIT = 0.25  # the part of the time limit that a piece should take at most
 # Schemes whose host proves that it is the one that is meant, by a key that is known: its name is resolved here, and if
 # it leads elsewhere a moment later, nobody is logged in there.
 _PROVEN = frozenset({"sftp", "ssh"})
-_SERVERS_KEPT = 32  # to which connections are kept while they are not in use
+_SESSIONS_KEPT = 64  # with servers, that nobody uses
 
-# By name, since the libraries are loaded only where they are used; the first that is found among the causes counts.
+# Exceptions by name, since the libraries are loaded only where they are used; the first among the causes counts.
 _CODES = {
-    "IsADirectoryError": "not_found",
-    "NotADirectoryError": "not_found",
-    "FileNotFoundError": "not_found",
-    "PermissionError": "access_denied",
-    "AuthenticationException": "access_denied",  # paramiko
-    "NoCredentialsError": "access_denied",  # botocore
-    "UnknownHost": "tls",  # any2ds.fetch.engines.sftp
-    "BadHostKeyException": "tls",  # paramiko
-    "SSHException": "reset",
-    "DefaultCredentialsError": "access_denied",  # google.auth
-    "RefreshError": "access_denied",
-    "gaierror": "dns",
-    "ConnectionRefusedError": "connect",
-    "EndpointConnectionError": "connect",  # botocore
-    "ConnectTimeoutError": "connect",
-    "NoValidConnectionsError": "connect",  # paramiko
-    "ClientConnectorError": "connect",  # aiohttp
-    "ClientError": "reset",
-    "ProxyError": "http_502",  # requests', by which gcsfs means that
-    "ConnectionResetError": "reset",
-    "BrokenPipeError": "reset",
-    "EOFError": "reset",
-    "FSTimeoutError": "reset",
-    "TimeoutError": "reset",
+    name: code
+    for code, names in {
+        "not_found": ("IsADirectoryError", "NotADirectoryError", "FileNotFoundError"),
+        "access_denied": (
+            *("PermissionError", "AuthenticationException"),  # of Python, of paramiko
+            *("NoCredentialsError", "DefaultCredentialsError", "RefreshError"),  # of botocore, of google.auth
+        ),
+        "tls": ("UnknownHost", "BadHostKeyException"),  # of any2ds.fetch.engines.sftp, of paramiko
+        "dns": ("gaierror",),
+        "connect": (
+            *("ConnectionRefusedError", "EndpointConnectionError", "ConnectTimeoutError"),  # of Python, of botocore
+            *("NoValidConnectionsError", "ClientConnectorError"),  # of paramiko, of aiohttp
+        ),
+        "http_502": ("ProxyError",),  # of requests, by which gcsfs means that
+        "reset": (
+            *("SSHException", "ClientError", "FSTimeoutError"),
+            *("ConnectionResetError", "BrokenPipeError", "EOFError", "TimeoutError"),
+        ),
+    }.items()
+    for name in names
 }
 
 
@@ -88,7 +84,7 @@ class FileSystems:
         self._stores, self._allow_link_local = stores, allow_link_local
         self._lock = threading.Lock()
         self._shared: dict[tuple[Any, ...], Any] = {}
-        self._idle: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()  # logged in; the last used come last
+        self._idle: deque[tuple[Any, Any]] = deque()  # keys and sessions that are logged in; the last used come last
         self._missing: dict[str, str] = {}  # scheme -> what is to be installed
 
     @contextmanager
@@ -104,35 +100,32 @@ class FileSystems:
                     self._shared[key] = kind(**arguments, skip_instance_cache=True)
             yield self._shared[key]
             return
-        system = self._take(key)
-        if system is None:
+        with self._lock:
+            session = next((idle for idle in self._idle if idle[0] == key), None)
+            if session is not None:
+                self._idle.remove(session)
+        if session is None:
             if scheme in _PROVEN:
                 _refuse_link_local(in_url["host"], self._allow_link_local)
-            system = kind(**arguments, skip_instance_cache=True)
+            session = key, kind(**arguments, skip_instance_cache=True)
         try:
-            yield system
+            yield session[1]
         except (FileNotFoundError, IsADirectoryError, PermissionError):  # answers; after others it may be broken
-            self._give_back(key, system)
+            self._keep(session)
             raise
-        self._give_back(key, system)
+        self._keep(session)
 
     def is_configured(self, scheme: str, host: str) -> bool:
         """Whether the user has given options for this very server."""
         return bool(host) and self._stores.of(scheme).get("host") == host
 
-    def _take(self, key: tuple[Any, ...]) -> Any:
+    def _keep(self, session: tuple[Any, Any]) -> None:
+        dropped = None  # to be closed outside of the lock
         with self._lock:
-            idle = self._idle.get(key)
-            return idle.pop() if idle else None
-
-    def _give_back(self, key: tuple[Any, ...], system: Any) -> None:
-        dropped: list[Any] = []  # to be closed outside of the lock
-        with self._lock:
-            idle = self._idle.pop(key, [])
-            idle.append(system)
-            self._idle[key] = idle
-            while len(self._idle) > _SERVERS_KEPT:
-                dropped += self._idle.popitem(last=False)[1]
+            self._idle.append(session)
+            if len(self._idle) > _SESSIONS_KEPT:
+                dropped = self._idle.popleft()
+        del dropped
 
     def _class(self, scheme: str) -> Any:
         with self._lock:

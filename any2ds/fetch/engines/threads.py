@@ -18,10 +18,8 @@ from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
 from any2ds.core.processes import open_files
 from any2ds.core.samples import Payload
-from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.engines.transport import WITHOUT_FILES, Phases
 from any2ds.fetch.policy.hosts import Attempt
-
-_WITHOUT_FILES = Failure("fetch", "connect", "too many open files (ulimit -n)", blame="open_files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class ThreadTransfer:
             assert isinstance(answer, Failure)
             return answer
         if open_files.is_exhausted(self.disk_error):
-            return _WITHOUT_FILES
+            return WITHOUT_FILES
         raise self.disk_error
 
     def timed_out(self) -> Failure:
@@ -129,7 +127,7 @@ class ThreadTransport:
     def phases(self) -> Phases:
         transfers = [transfer for attempt, transfer in self._transfers.items() if not attempt.late]
         bodies = sum(transfer.body.size > 0 for transfer in transfers)
-        return Phases(answers=len(transfers) - bodies, bodies=bodies)
+        return Phases({"answers": len(transfers) - bodies, "bodies": bodies})
 
     @property
     def backlog(self) -> int:
@@ -211,7 +209,7 @@ class ThreadTransport:
 
 def lack_of_files(error: BaseException) -> Failure | None:
     """The failure of a fetch that ended because no more files or sockets may be open; None if it had another cause."""
-    return _WITHOUT_FILES if any(map(open_files.is_exhausted, causes(error))) else None
+    return WITHOUT_FILES if any(map(open_files.is_exhausted, causes(error))) else None
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from typing import Protocol
 
 from any2ds.core.failures import Failure
+from any2ds.core.metrics import Wait
 from any2ds.core.samples import Payload
 from any2ds.fetch.policy.hosts import Attempt
 
+Phases = Counter[Wait]
+"""How many transfers wait for `dns`, `answers` (the first byte of a body) and `bodies` (the rest of it)."""
 
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """So many transfers wait for addresses, for the first byte of a body, and for the rest of it."""
 
-    dns: int = 0
-    answers: int = 0
-    bodies: int = 0
-
-    def __add__(self, other: Phases) -> Phases:
-        return Phases(self.dns + other.dns, self.answers + other.answers, self.bodies + other.bodies)
+WITHOUT_FILES = Failure("fetch", "connect", "too many open files (ulimit -n)", blame="open_files")
+"""The outcome of an attempt for which no file or socket could be opened."""
 
 
 class Transport(Protocol):

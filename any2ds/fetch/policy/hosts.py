@@ -231,6 +231,7 @@ class Attempt:
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     claim: int | None = None  # the slot by which no other process asks for that file
+    claimed_at: float | None = None  # when this process first tried to have it
     step: Step | None = None  # of the limiter, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
     slot: int | None = None  # of its host, while it is in flight

@@ -38,6 +38,7 @@ MAX_DEFERRALS = 5
 # Repeats of a 429 that names no time: from a host that answers others, and from one that answers nobody.
 _MAX_DEFERRALS_UNASKED, _MAX_DEFERRALS_SILENT = 20, 2
 _PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
+_ROBOTS_PATIENCE = 2.0  # seconds for which another process is waited for that asks for a robots.txt
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
 
@@ -164,9 +165,7 @@ class Schedule:
         self._later: list[tuple[float, int, Attempt]] = []  # attempts by the time when they are due
         self._given_up: deque[Fetched] = deque()
         self._order = itertools.count()
-        # Attempts by their deadlines; the finished drop out late. Most end before the first look at them.
-        self._new: deque[Attempt] = deque()
-        self._looked_at: list[tuple[float, int, Attempt]] = []
+        self._deadlines: list[tuple[float, int, Attempt]] = []  # of attempts; the finished drop out late
 
     @property
     def idle(self) -> bool:
@@ -199,7 +198,7 @@ class Schedule:
         worst = heapq.nlargest(most, waited_for, key=lambda host: host.waiting)
         remaining = [host.seconds_left(now) for host in waited_for]
         remaining += [due - now for due, _, _ in self._later]
-        remaining += [self._seconds_left(attempt, now) for _, _, attempt in self._looked_at if attempt.running]
+        remaining += [self._seconds_left(attempt, now) for _, _, attempt in self._deadlines if attempt.running]
         return Backlog(tuple(host.load(now) for host in worst), max(remaining, default=0.0))
 
     def _seconds_left(self, attempt: Attempt, now: float) -> float:
@@ -391,10 +390,7 @@ class Schedule:
         """
         overdue = []
         while (first := self._first()) and first.deadline <= now:
-            if self._new and self._new[0] is first:
-                self._new.popleft()
-            else:
-                heapq.heappop(self._looked_at)
+            heapq.heappop(self._deadlines)
             if (size := received(first)) != first.received:
                 first.received, first.heard = size, now
             gained = size - first.paced_size
@@ -404,8 +400,7 @@ class Schedule:
             if (end := self._end_of(first)) <= now or first.is_stalled:
                 overdue.append(first)
             else:
-                first.deadline = min(end, now + self._look)
-                heapq.heappush(self._looked_at, (first.deadline, next(self._order), first))
+                self._look_at(first, min(end, now + self._look))
         return overdue
 
     def _end_of(self, attempt: Attempt) -> float:
@@ -502,13 +497,11 @@ class Schedule:
         attempt.sent += 1
         attempt.started = attempt.heard = attempt.paced = now
         attempt.received = attempt.paced_size = 0
-        attempt.deadline = now + self._first_look
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
         host.start(now)
-        if attempt.deadline != float("inf"):
-            self._new.append(attempt)
+        self._look_at(attempt, now + self._first_look)
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
@@ -584,11 +577,14 @@ class Schedule:
         self.fresh.extendleft(reversed(held))
 
     def _claims(self, attempt: Attempt, now: float) -> bool:
-        """Whether this is the process of the machine that asks for a robots.txt: others wait for what it brings."""
+        """Whether this process asks for a robots.txt now. Another one that does is waited for, but not for long: its
+        answer may never come."""
         if attempt.claim is not None or self._slots_of_hosts is None:
             return True
         if self._robots is None or not self._robots.shares(attempt.asks):
             return True
+        if attempt.claimed_at is None:
+            attempt.claimed_at = now
         claim, wait = self._slots_of_hosts.acquire(_claim_of(attempt.asks), 1, 0.0)
         if claim is not None and not self._robots.is_brought(attempt.asks, now):
             attempt.claim = claim
@@ -596,6 +592,8 @@ class Schedule:
             return True
         if claim is not None:  # it has just been brought
             self._slots_of_hosts.release(claim)
+        elif now - attempt.claimed_at >= _ROBOTS_PATIENCE:
+            return True
         attempt.host.wait_for_others(now + wait)
         return False
 
@@ -618,15 +616,16 @@ class Schedule:
             host.woken_at = until
             heapq.heappush(self._paused, (until, next(self._order), host))
 
+    def _look_at(self, attempt: Attempt, deadline: float) -> None:
+        attempt.deadline = deadline
+        if deadline != float("inf"):
+            heapq.heappush(self._deadlines, (deadline, next(self._order), attempt))
+
     def _first(self) -> Attempt | None:
-        new, looked_at = self._new, self._looked_at
-        while new and not new[0].running:
-            new.popleft()
-        while looked_at and not looked_at[0][2].running:
-            heapq.heappop(looked_at)
-        if looked_at and not (new and new[0].deadline <= looked_at[0][0]):
-            return looked_at[0][2]
-        return new[0] if new else None
+        """The attempt whose deadline is next."""
+        while self._deadlines and not self._deadlines[0][2].running:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][2] if self._deadlines else None
 
 
 def _claim_of(origin: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from any2ds.config.given import Given
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.config.watch import WatchOptions
 from any2ds.storage.folders import OutputFolder
@@ -27,6 +28,7 @@ class RunInfo:
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
     missing: Callable[[], int] = int  # shards that others make, once this run has made its own
+    given: Given = field(default_factory=dict)  # the options of the command, without credentials
 
 
 Facts = Mapping[str, Any]

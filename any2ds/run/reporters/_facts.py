@@ -133,7 +133,7 @@ def _next_steps(facts: Facts, run: RunInfo, seen: Seen) -> Facts:
         "pattern": pattern,
         "load": _shown(load_call(folder, is_in_store)) if pattern and _has_numbers(run) else None,
         "report": f"{facts['output_folder'].rstrip('/')}/{page}" if writes_report else None,
-        "retry": _shown(retry(folder, options, has_stores)) if can_retry else None,
+        "retry": _shown(retry(folder, run.given)) if can_retry else None,
     }
 
 
@@ -174,7 +174,7 @@ def _has_numbers(run: RunInfo) -> bool:
     """Whether samples of this format can be read by their number, as `any2ds.load` does it."""
     made = run.made
     return made is not None and (
-        hasattr(plugins.load("writers", made.output_format), "indexed") and made.tfrecord_compression != "gzip"
+        plugins.load("writers", made.output_format).shard is not None and made.tfrecord_compression != "gzip"
     )
 
 

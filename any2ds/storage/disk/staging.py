@@ -1,7 +1,7 @@
-"""Folders of temporary files, each made by `mkdtemp` for one process, which holds a lock in it while it lives.
+"""Temporary files and folders, each made for one process, which holds a lock on it while it lives.
 
-The kernel frees the lock when the process ends, however it ends: a folder whose lock is free is garbage. Names have a
-tag of the machine, as a network disk may not show the locks of another one.
+The kernel frees the lock when the process ends, however it ends: what has a free lock is garbage. Names have a tag of
+the machine, as a network disk may not show the locks of another one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -40,13 +41,34 @@ def staging(root: Path) -> Iterator[Path]:
         remove_unused(root)
 
 
+@contextmanager
+def temporary_file(root: Path) -> Iterator[Path]:
+    """A path in `root` to write to, for this process alone; removed at the end unless the file was moved away."""
+    path, lock = made_in(root, lambda: _locked_file(root))
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release(remove=False)
+        remove_unused(root)
+
+
 def _locked_folder(root: Path) -> tuple[Path, FileLock]:
-    """Raises FileNotFoundError if another process took the folder for garbage before it was locked."""
     folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root))
-    lock = FileLock.acquire(folder / _IN_USE)
+    return folder, _locked(folder / _IN_USE)
+
+
+def _locked_file(root: Path) -> tuple[Path, FileLock]:
+    path = root / f"{_prefix()}{secrets.token_hex(8)}"
+    return path, _locked(path)
+
+
+def _locked(path: Path) -> FileLock:
+    """Raises FileNotFoundError if another process took the file for garbage before it was locked."""
+    lock = FileLock.acquire(path)
     if lock is None:
-        raise FileNotFoundError(folder)
-    return folder, lock
+        raise FileNotFoundError(path)
+    return lock
 
 
 def made_in(root: Path, make: Callable[[], Made]) -> Made:
@@ -69,12 +91,15 @@ def remove_unused(root: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders of dead processes of this machine and user."""
-    for folder in root.glob(f"{_prefix()}*"):
-        with contextlib.suppress(OSError):  # just removed
-            if is_private(folder) and (lock := FileLock.acquire(folder / _IN_USE)) is not None:
+    """Remove the files and folders of dead processes of this machine and user."""
+    for path in root.glob(f"{_prefix()}*"):
+        with contextlib.suppress(OSError):  # just removed, or another user's
+            if path.is_dir() and not is_private(path):
+                continue
+            lock = FileLock.acquire(path / _IN_USE if path.is_dir() else path)
+            if lock is not None:
                 if lock.identity:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove(path)
                 lock.release()
     remove_unused(root)
 

@@ -83,13 +83,13 @@ class Meter:
     def count_files(self, count: int) -> None:
         self._files += count
         if self._files > self._limits.most_files:
-            raise _too_much(f"it has more than {self._limits.most_files} files (--unpack_max_files)")
+            raise _too_much(f"it has more than {self._limits.most_files} files")
 
     def count_entry(self) -> None:
         """Something in the archive, file or not."""
         self._entries += 1
         if self._entries > self._limits.most_entries:
-            raise _too_much(f"it has more than {self._limits.most_entries} entries (--unpack_max_files)")
+            raise _too_much(f"it has more than {self._limits.most_entries} entries")
 
     def count_bytes(self, count: int) -> None:
         limits = self._limits

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.kinds import kind_of_ext
 from any2ds.core.members import member_of_ext
 from any2ds.core.metadata import STORED_BYTES, MetadataTable
-from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
+from any2ds.core.samples import CAPTION, METADATA, Sample, member_column, member_value
 from any2ds.core.tables import value_of_text
-from any2ds.writers.formats._builder import Builder
-from any2ds.writers.formats._tarindex import key_and_ext
-
-if TYPE_CHECKING:
-    from any2ds.writers.contract import Fields
+from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
@@ -31,8 +27,6 @@ _STORED_BYTES = STORED_BYTES.name
 def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size in bytes and content of each, in the order in which they are stored."""
     key = sample.key
-    if sample.stored is not None:
-        return [(f"{key}.{ext}", body.size, body.chunks()) for ext, body in sample.stored.members.items()]
     found: list[tuple[str, int, Iterable[bytes | memoryview]]] = []
     if sample.body is not None:
         found.append((f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()))
@@ -48,30 +42,24 @@ def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Ite
     return found
 
 
-def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample]:
-    """Members that stand side by side, put together by their keys, which end at the first dot of the file's name."""
-    key, gathered = "", dict[str, StoredBody]()
-    for name, body in found:
-        if (names := key_and_ext(name)) is None:
-            continue
-        own, ext = names
-        if gathered and (own != key or ext in gathered):  # twice in a row is for the reader to complain about
-            yield StoredSample(key, gathered)
-            gathered = {}
-        key = own
-        gathered[ext] = body
-    if gathered:
-        yield StoredSample(key, gathered)
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)  # as webdataset splits it
+_META = re.compile(r"__[^/]*__(/|$)")  # at the beginning of a name that webdataset passes over
 
 
-class SampleBuilder(Builder):
-    """Makes what `load` gives of the files of a sample: its metadata are those in its `.json`.
+def key_and_ext(name: str) -> tuple[str, str] | None:
+    """Key and extension of a member by its name, as webdataset has them; None for members that it passes over: hidden
+    files, `README`. The key has the folder, without `./` at its beginning."""
+    found = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if found is None else (found[1].removeprefix("./"), found[2])
+
+
+class MemberDecoder:
+    """Makes of the files of a sample what `load` gives of it: its metadata are those in its `.json`.
 
     Values that JSON has no notation for get the type of their column in the metadata again; a NaN stays None.
     """
 
     def __init__(self, fields: Fields) -> None:
-        super().__init__(fields)
         self._columns, self._members = fields.columns, frozenset(fields.members)
         self._further = tuple(field.name for field in fields.further)
         self._knows_size = fields.data_column is not None  # others may mean something else by `bytes`
@@ -80,8 +68,10 @@ class SampleBuilder(Builder):
         columns = fields.columns
         self._restored = {name: make for name, make in restored.items() if columns is None or name in columns}
 
-    def __call__(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
+    def row(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
         """`members` are the content of its files by extension, which this changes. Raises DamagedShard."""
+        if not self._knows_size:
+            members = _in_lower_case(key, members)
         described = members.pop(METADATA, None)
         try:
             sample = {} if described is None else orjson.loads(described)
@@ -120,6 +110,14 @@ class SampleBuilder(Builder):
             if (value := sample.get(name)) is not None:
                 sample[name] = restore(value)
         return sample if self._columns is None else {name: sample.get(name) for name in self._columns}
+
+
+def _in_lower_case(key: str, members: dict[str, bytes]) -> dict[str, bytes]:
+    """As webdataset has the files of other tools. Raises DamagedShard for names that are one then, which it refuses."""
+    found = {ext.lower(): content for ext, content in members.items()}
+    if len(found) < len(members):
+        raise DamagedShard(f"{key!r}: two of its files have one name: {', '.join(members)}")
+    return found
 
 
 @lru_cache(1024)

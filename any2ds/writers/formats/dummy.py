@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import Sample, StoredSample
+from any2ds.core.samples import Sample
 
 
 class DummyWriter:
@@ -17,6 +16,7 @@ class DummyWriter:
     sidecars = ()
     most_bytes = most_sample_bytes = None
     held = 0
+    shard = None
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         """Nothing to open."""
@@ -29,10 +29,6 @@ class DummyWriter:
 
     def close(self) -> None:
         """Nothing to complete."""
-
-    @staticmethod
-    def read(path: Path) -> Iterator[StoredSample]:
-        yield from ()
 
 
 PART = DummyWriter

@@ -7,28 +7,26 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.members import files_of
 from any2ds.core.metadata import HASHES, MetadataTable
-from any2ds.core.samples import Sample, StoredSample
+from any2ds.core.samples import Sample
 from any2ds.core.tables import values
+from any2ds.storage.reading import SeekableFile
+from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
 from any2ds.writers.formats import _huggingface
-from any2ds.writers.formats._builder import check_key
-from any2ds.writers.formats._spans import RangeFile
-
-if TYPE_CHECKING:
-    from any2ds.writers.contract import Fields, ShardData
+from any2ds.writers.formats._shard import BaseShard, check_count, check_key
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
@@ -39,11 +37,141 @@ WITHOUT_FILES = {b"any2ds.files": b"none"}
 """In the metadata of the schema of a table that holds no files, whatever its columns are."""
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
-_ROWS_AT_ONCE = 64
 _UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
 # Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
 # know the page index need not read its neighbours.
 _PAGE_BYTES = 1 << 16
+
+
+class ParquetShard(BaseShard):
+    """Rows that have files, by number, read by row groups, of which those read last stay in memory."""
+
+    def __init__(self, data: ShardData, fields: Fields = ALL_FIELDS) -> None:
+        self._data, self._fields = data, fields
+        self.token = next(_TOKENS)
+        self._lock = threading.Lock()  # one file of Arrow is for one thread
+        self._groups = RecentGroups.of_this_process()
+        with _damage():
+            self._raw = RangeFile(data)
+            self._file = pq.ParquetFile(pa.PythonFile(self._raw, "r"), **THRIFTY)
+            about, schema = self._file.metadata, self._file.schema_arrow
+            self._ends = list(accumulate(about.row_group(n).num_rows for n in range(about.num_row_groups)))
+            self._bodies, self._members, self._exts = body_columns(schema), member_columns(schema), _ext_columns(schema)
+            self._columns = self._columns_to_read(schema)
+            self._rows: Sequence[int] = range(about.num_rows)
+            if "status" in schema.names and about.num_rows != data.samples:
+                statuses = self._file.read(["status"])["status"].combine_chunks()
+                self._rows = array("I", pc.indices_nonzero(pc.equal(statuses, SUCCESS)).to_pylist())
+            key = _first_key(about)
+        check_count(data, len(self._rows))
+        if key is not None:
+            check_key(data, key)
+
+    def _columns_to_read(self, schema: pa.Schema) -> list[str]:
+        wanted = self._fields.columns
+        if wanted is None:
+            return list(schema.names)
+        bodies = self._bodies if "data" in wanted or ("ext" in wanted and "ext" not in schema.names) else []
+        also = ["ext"] if bodies and self._members else []  # which of them are the data
+        return [name for name in schema.names if name in wanted or name in bodies or name in also] or ["key"]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def keys(self) -> list[str]:
+        with self._lock, _damage():
+            return list(self._file.read(["key"])["key"].take(pa.array(self._rows)).to_pylist())
+
+    def files(self, number: int) -> tuple[str, dict[str, bytes]]:
+        row = self._row(number)
+        if missing := [name for name in ("key", *self._exts) if name not in row]:
+            raise DamagedShard(f"it has no column {', '.join(missing)}")
+        if self._exts == ["ext"]:
+            exts = [row["ext"]]
+        elif self._exts:
+            exts = [f"{name}.{row[ext]}" for name, ext in zip(self._bodies, self._exts, strict=True)]
+        else:
+            exts = list(self._bodies)
+        found = {ext: row[name] for ext, name in zip(exts, self._bodies, strict=True) if row[name] is not None}
+        if not all(isinstance(name, str) for name in (row["key"], *found)):
+            raise DamagedShard("a file without its key or extension")
+        return row["key"], found
+
+    def row(self, number: int) -> dict[str, Any]:
+        row = self._row(number)
+        if self._members and (ext := row.get("ext")):
+            row["data"] = row.get(ext.partition(".")[0])
+        for name in () if self._members else self._bodies:
+            if (body := row.pop(name, None)) is not None:
+                row["data"] = body
+                row.setdefault("ext", name)
+        wanted = self._fields.columns
+        return row if wanted is None else {name: row.get(name) for name in wanted}
+
+    def _row(self, number: int) -> dict[str, Any]:
+        """The columns of a sample as the file has them."""
+        place = self._rows[number]
+        group = bisect_right(self._ends, place)
+        at = place - (self._ends[group - 1] if group else 0)
+        found = self._groups.get(self, group, self._read)
+        row = {name: values[at] for name, values in found.values.items()}
+        for name in found.nested:
+            row[name] = _copied(row[name])
+        for name, bodies in found.bodies.items():
+            row[name] = bodies[at].as_py()
+        return row
+
+    def _read(self, group: int) -> RowGroup:
+        with self._lock, _damage(f"row group {group}: "):
+            if not self._data.is_local:
+                self._raw.hold(*self._span(group))  # else each column is a request of its own
+            table = self._file.read_row_group(group, columns=self._columns)
+            self._raw.hold(0, 0)
+            return RowGroup(table, self._bodies)
+
+    def _span(self, group: int) -> tuple[int, int]:
+        """Start and size of what is read of a row group."""
+        about = self._file.metadata.row_group(group)
+        columns = [about.column(n) for n in range(about.num_columns)]
+        own = [each for each in columns if each.path_in_schema.partition(".")[0] in self._columns]
+        starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
+        stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
+        return min(starts), stop - min(starts)
+
+
+@contextmanager
+def _damage(where: str = "") -> Iterator[None]:
+    """Makes DamagedShard of whatever Arrow and the system raise where bytes are garbled."""
+    try:
+        yield
+    except Exception as error:
+        raise DamagedShard(f"{where}{error_text(error)}") from error
+
+
+class RangeFile(SeekableFile):
+    """The data file of a shard, for libraries that want a file."""
+
+    def __init__(self, data: ShardData) -> None:
+        self._data = data
+        self._held: tuple[int, bytes] = (0, b"")
+
+    def hold(self, start: int, size: int) -> None:
+        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
+        self._held = start, self._data.read(start, size) if size else b""
+
+    def _size(self) -> int:
+        return self._data.size
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size() - self._position)
+        wanted = left if size < 0 else min(size, left)
+        start, held = self._held
+        if start <= self._position and self._position + wanted <= start + len(held):
+            found = held[self._position - start : self._position - start + wanted]
+        else:
+            found = self._data.read(self._position, wanted)
+        self._position += len(found)
+        return found
 
 
 class ParquetWriter:
@@ -55,6 +183,7 @@ class ParquetWriter:
     sidecars = ()
     most_bytes = 2**31 - (1 << 16)  # the size of a page, which a large file has for itself, is 32 bits with a sign
     most_sample_bytes = None
+    shard = ParquetShard
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         self._metadata, self._members = metadata, metadata.members
@@ -86,9 +215,7 @@ class ParquetWriter:
         )
         self._row_group_bytes = options.row_group_bytes
         self._start = 0  # first row of the metadata that is not in a row group yet
-        self._data: _Files = {}  # row -> size and content
-        # The same for each column, where a sample has several files.
-        self._files: dict[str, _Files] = {name: {} for name in self._members} or {own: self._data}
+        self._files: dict[str, _Files] = {name: {} for name in self._members or (own,)}  # of each column
         self._paths: dict[int, str] = {}
         self.held = 0
 
@@ -97,16 +224,12 @@ class ParquetWriter:
         if body is None:
             return
         row = len(self._metadata) - 1
-        size = body.size + self._metadata.added
-        if self._members:
-            size += sum(further.size for further in sample.extra_files.values())
+        files = files_of(sample, self._members) if self._members else {self._fields[0].name: body}
+        size = sum(file.size for file in files.values()) + self._metadata.added
         if self.held and self.held + size > self._row_group_bytes:
             self._write_group(row)
-        if self._members:
-            for name, file in files_of(sample, self._members).items():
-                self._files[name][row] = file.size, [bytes(chunk) for chunk in file.chunks()]
-        else:
-            self._data[row] = body.size, [bytes(chunk) for chunk in body.chunks()]
+        for name, file in files.items():
+            self._files[name][row] = file.size, [bytes(chunk) for chunk in file.chunks()]
         if self._has_paths:
             self._paths[row] = f"{sample.key}.{sample.ext}"
         self.held += size
@@ -142,121 +265,6 @@ class ParquetWriter:
         paths = pa.array([self._paths.pop(row, None) for row in rows], pa.string())
         return pa.StructArray.from_arrays([data, paths], fields=list(_huggingface.STORAGE), mask=pc.invert(is_there))
 
-    @staticmethod
-    def read(path: Path) -> Iterator[StoredSample]:
-        try:
-            with pq.ParquetFile(path, **THRIFTY) as file:
-                schema = file.schema_arrow
-                bodies = body_columns(schema)
-                exts = _ext_columns(schema)
-                columns = ["key", *bodies, *exts]
-                if missing := sorted(set(columns) - set(schema.names)):
-                    raise DamagedShard(f"it has no column {', '.join(missing)}")
-                for group in range(file.num_row_groups):  # else a batch has rows of several, and their files
-                    for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns):
-                        yield from _samples(rows, bodies, exts)
-        except DamagedShard:
-            raise
-        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
-            raise DamagedShard(error_text(error)) from error
-
-    @staticmethod
-    def indexed(data: ShardData, fields: Fields) -> ParquetShard:
-        return ParquetShard(data, fields)
-
-
-class ParquetShard:
-    """Rows that have files, by number, read by row groups, of which those read last stay in memory."""
-
-    def __init__(self, data: ShardData, fields: Fields) -> None:
-        self._data, self._fields = data, fields
-        self.token = next(_TOKENS)
-        self._lock = threading.Lock()  # one file of Arrow is for one thread
-        self._groups = RecentGroups.of_this_process()
-        try:
-            self._raw = RangeFile(data)
-            self._file = pq.ParquetFile(pa.PythonFile(self._raw, "r"), **THRIFTY)
-            groups = self._file.metadata
-            key = _first_key(groups)
-            self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
-            schema = self._file.schema_arrow
-            self._bodies, self._members = body_columns(schema), member_columns(schema)
-            self._columns = self._read_columns(schema)
-            self._rows: Sequence[int] = range(groups.num_rows)
-            if "status" in schema.names and groups.num_rows != data.samples:
-                statuses = self._file.read(["status"])["status"].combine_chunks()
-                self._rows = array("I", pc.indices_nonzero(pc.equal(statuses, SUCCESS)).to_pylist())
-        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
-            raise DamagedShard(error_text(error)) from error
-        if data.samples is not None and len(self._rows) != data.samples:
-            raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
-        if key is not None:
-            check_key(data, key)
-
-    def _read_columns(self, schema: pa.Schema) -> list[str]:
-        wanted = self._fields.columns
-        if wanted is None:
-            return list(schema.names)
-        is_ours = "ext" in schema.names
-        bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
-        also = ["ext"] if bodies and self._members else []  # which of them are the data
-        return [name for name in schema.names if name in wanted or name in bodies or name in also] or ["key"]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def keys(self) -> list[str]:
-        with self._lock:
-            return list(self._file.read(["key"])["key"].take(pa.array(self._rows)).to_pylist())
-
-    def get(self, number: int) -> dict[str, Any]:
-        return self.get_many([number])[0]
-
-    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        return [self._sample(self._row(self._rows[number])) for number in numbers]
-
-    def _row(self, number: int) -> dict[str, Any]:
-        """A row of the file, by its number in it."""
-        group = bisect_right(self._ends, number)
-        at = number - (self._ends[group - 1] if group else 0)
-        found = self._groups.get(self, group, self._read)
-        row = {name: values[at] for name, values in found.values.items()}
-        for name in found.nested:
-            row[name] = _copied(row[name])
-        for name, bodies in found.bodies.items():
-            row[name] = bodies[at].as_py()
-        return row
-
-    def _read(self, group: int) -> RowGroup:
-        try:
-            with self._lock:
-                if not self._data.is_local:
-                    self._raw.hold(*self._span(group))  # else each column is a request of its own
-                table = self._file.read_row_group(group, columns=self._columns)
-                self._raw.hold(0, 0)
-            return RowGroup(table, self._bodies)
-        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
-            raise DamagedShard(f"row group {group}: {error_text(error)}") from error
-
-    def _span(self, group: int) -> tuple[int, int]:
-        """Start and size of what is read of a row group."""
-        about = self._file.metadata.row_group(group)
-        columns = [about.column(n) for n in range(about.num_columns)]
-        own = [each for each in columns if each.path_in_schema.partition(".")[0] in self._columns]
-        starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
-        stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
-        return min(starts), stop - min(starts)
-
-    def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
-        if self._members and (ext := row.get("ext")):
-            row["data"] = row.get(ext.partition(".")[0])
-        for name in () if self._members else self._bodies:
-            if (body := row.pop(name, None)) is not None:
-                row["data"] = _bytes_of(body)
-                row.setdefault("ext", name)
-        wanted = self._fields.columns
-        return row if wanted is None else {name: row.get(name) for name in wanted}
-
 
 def _first_key(file: pq.FileMetaData) -> str | None:
     """The first in the order of keys, as the statistics of the first row group have it; None without these."""
@@ -274,7 +282,7 @@ class RowGroup:
 
     def __init__(self, table: pa.Table, bodies: Sequence[str]) -> None:
         columns = {name: table[name] for name in table.column_names}
-        self.bodies = {name: column.combine_chunks() for name, column in columns.items() if name in bodies}
+        self.bodies = {name: _plain(column.combine_chunks()) for name, column in columns.items() if name in bodies}
         self.values = {name: values(column) for name, column in columns.items() if name not in bodies}
         self.nested = [name for name in self.values if pa.types.is_nested(columns[name].type)]  # samples get copies
         described = table.drop_columns(list(self.bodies)).nbytes
@@ -340,14 +348,10 @@ def member_columns(schema: pa.Schema) -> list[str]:
     return [name for name in found if name in schema.names]
 
 
-def _is_named_as_files(schema: pa.Schema) -> bool:
-    """Whether the name of the column of files is their extension, as in shards of other tools."""
-    return "ext" not in schema.names and DATA.name not in schema.names
-
-
 def _ext_columns(schema: pa.Schema) -> list[str]:
-    """The columns of extensions: one, or that of each of the files, which are members then; or none."""
-    is_ours = data_column(schema) and not _is_named_as_files(schema)
+    """The columns of extensions: that of the only file, or of each of several; none where the name of the column of
+    files is their extension, as in shards of other tools."""
+    is_ours = data_column(schema) and ("ext" in schema.names or DATA.name in schema.names)
     return ["ext"] if is_ours else [f"{name}_ext" for name in member_columns(schema)]
 
 
@@ -362,30 +366,9 @@ def body_columns(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)]
 
 
-def _samples(rows: pa.RecordBatch, bodies: list[str], exts: list[str]) -> Iterator[StoredSample]:
-    """`exts` are the columns of extensions: one, or that of each of the files, which are members then; or none."""
-    keys = rows.column("key").to_pylist()
-    columns = {name: _plain(rows.column(name)) for name in bodies}
-    names: list[list[Any]] = [rows.column(name).to_pylist() for name in exts] or [[name] * len(keys) for name in bodies]
-    if exts and exts != ["ext"]:
-        names = [[f"{body}.{ext}" for ext in own] for body, own in zip(bodies, names, strict=True)]
-    for row, key in enumerate(keys):
-        there = ((own[row], column[row]) for own, column in zip(names, columns.values(), strict=True))
-        members = {name: value for name, value in there if value.is_valid}
-        if members:
-            if not all(isinstance(name, str) for name in (key, *members)):
-                raise DamagedShard("a file without its key or extension")
-            yield StoredSample(key, {name: StoredBody.of(value.as_py()) for name, value in members.items()})
-
-
-def _bytes_of(value: Any) -> bytes:
-    """Of a value in a column of files."""
-    return cast(bytes, value["bytes"] if isinstance(value, dict) else value)
-
-
 def _plain(column: pa.Array) -> pa.Array:
-    """The bytes of a column of files."""
-    return column.field("bytes") if pa.types.is_struct(column.type) else column
+    """The bytes of a column of files, null where there is no file."""
+    return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
 
 
 PART = ParquetWriter

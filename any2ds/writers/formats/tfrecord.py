@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import struct
+import tempfile
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,25 +23,117 @@ from google_crc32c import extend, value
 from any2ds.config.options import OutputOptions
 from any2ds.core.errors import DamagedShard, UsageError, access_text
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import StoredSample
-from any2ds.writers.contract import Fields, ShardData
-from any2ds.writers.formats import _tarindex
-from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, key_of, stored_sample
-from any2ds.writers.formats._spans import SpanShard
+from any2ds.storage.disk.regular import open_regular
+from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
+from any2ds.writers.formats import _offsets
+from any2ds.writers.formats._records import ExampleWriter, RecordDecoder, files_in
+from any2ds.writers.formats._shard import LocalData, SpanShard, decoder_of
 
-_MOST_OF_A_RECORD = 1 << 31  # bytes; protobuf reads no longer ones
 _LENGTH, _CRC, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
 _GZIP = b"\x1f\x8b"
 
 
 INDEX_END = ".tfrecord.idx"
 """The file beside the data that says where each record begins, and at last where the file ends, as that of a tar does
-(`_tarindex`). It is empty where the data are compressed, since no record can be had by itself then."""
+(`_offsets`). It is empty where the data are compressed, since no record can be had by itself then."""
+
+
+class TfrecordShard(SpanShard):
+    """Records by number; the checksum of each is compared. Compressed ones are unpacked where all of them are read."""
+
+    def __init__(self, data: ShardData, fields: Fields = ALL_FIELDS) -> None:
+        index = data.index(INDEX_END, _index_of)
+        if not index:
+            if not _is_gzip(data.read(0, min(_HEADER.size, data.size))):
+                raise DamagedShard("its index is empty")
+            if not isinstance(data, LocalData):
+                raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
+            data = _Unpacked(data.local())
+            index = _index_in(data.file)
+        try:
+            super().__init__(data, _offsets.unpack(index))
+        except ValueError as error:
+            raise DamagedShard(f"its index cannot be read: {error}") from error
+        self._decoder = decoder_of(RecordDecoder, fields)
+
+    def files_in(self, buffer: bytes, start: int, stop: int) -> tuple[str, dict[str, bytes]]:
+        return files_in(self._record(buffer, start, stop))
+
+    def row_in(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
+        return self._decoder.row(self._record(buffer, start, stop))
+
+    @staticmethod
+    def _record(buffer: bytes, start: int, stop: int) -> bytes:
+        record = buffer[start + _HEADER.size : stop - _CRC.size]
+        length, _ = _HEADER.unpack_from(buffer, start)
+        if length != len(record) or masked(value(record)) != buffer[stop - _CRC.size : stop]:
+            raise DamagedShard(f"a record of {length:,} bytes is garbled")
+        return record
+
+
+class _Unpacked(LocalData):
+    """A compressed file, in a temporary one for as long as this object lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed with this object
+        super().__init__(path)
+        try:
+            with gzip.open(path) as packed:
+                shutil.copyfileobj(packed, self.file, 1 << 20)
+            self.file.flush()
+        except (OSError, EOFError, zlib.error) as error:
+            raise DamagedShard(access_text(error)) from error
+        self.size = self.file.tell()
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def _opened(self) -> AbstractContextManager[IO[bytes]]:
+        return nullcontext(self.file)
+
+
+def _index_of(path: Path) -> bytes:
+    """The index of a file; b"" for a compressed one. A file that ends between two records is a shorter one: nobody can
+    tell. Raises DamagedShard."""
+    try:
+        with open_regular(path) as file:
+            return _index_in(file)
+    except OSError as error:
+        raise DamagedShard(access_text(error)) from error
+
+
+def _index_in(file: IO[bytes]) -> bytes:
+    offsets = array("Q")
+    size, at = os.fstat(file.fileno()).st_size, 0
+    while at < size:
+        file.seek(at)
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size or masked(value(header[:8])) != header[8:]:
+            if _is_gzip(header) and not at:
+                return b""
+            raise DamagedShard(f"no record begins at byte {at:,}, or its length is garbled")
+        offsets.append(at)
+        at += _HEADER.size + _HEADER.unpack(header)[0] + _CRC.size
+    if at != size:
+        raise DamagedShard(f"its last record ends at byte {at:,}, and the file at {size:,}")
+    offsets.append(at)
+    return _offsets.pack(offsets)
+
+
+def _is_gzip(start: bytes) -> bool:
+    """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
+    return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]
+
+
+def masked(crc: int) -> bytes:
+    """A CRC as it is stored: turned and moved, because a CRC of what has CRCs in it tells little."""
+    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 class TfrecordWriter(ExampleWriter):
     extension = "tfrecord"
     sidecars = (INDEX_END,)
+    shard = TfrecordShard
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         super().__init__(metadata, options.data_column)
@@ -64,100 +159,7 @@ class TfrecordWriter(ExampleWriter):
         with self._raw, self._file:
             self.flush()
         self._index.append(self._at)
-        self._index_path.write_bytes(_tarindex.pack(self._index) if self._file is self._raw else b"")
-
-    @staticmethod
-    def make_sidecars(path: Path) -> Mapping[str, bytes]:
-        return {INDEX_END: _index_of(path)}
-
-    @staticmethod
-    def read(path: Path) -> Iterator[StoredSample]:
-        """A file that ends between two records is a shorter one: nobody can tell."""
-        try:
-            with path.open("rb") as raw:
-                is_compressed = _is_gzip(raw.read(_HEADER.size))
-                raw.seek(0)
-                stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw, mode="rb")) if is_compressed else raw
-                yield from map(stored_sample, _records(stream, None if is_compressed else path.stat().st_size))
-        except (OSError, EOFError, zlib.error) as error:
-            raise DamagedShard(access_text(error)) from error
-
-    @staticmethod
-    def indexed(data: ShardData, fields: Fields) -> TfrecordShard:
-        index = data.index(INDEX_END, _index_of)
-        if not index:
-            if not _is_gzip(data.read(0, min(_HEADER.size, data.size))):
-                raise DamagedShard("its index is empty")
-            raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
-        try:
-            return TfrecordShard(data, _tarindex.unpack(index), fields)
-        except ValueError as error:
-            raise DamagedShard(f"its index cannot be read: {error}") from error
-
-
-class TfrecordShard(SpanShard):
-    """Records by number; the checksum of each is compared."""
-
-    def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
-        super().__init__(data, offsets)
-        self._build = RecordBuilder.of(fields)
-
-    def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
-        record = buffer[start + _HEADER.size : stop - _CRC.size]
-        length, _ = _HEADER.unpack_from(buffer, start)
-        if length != len(record) or masked(value(record)) != buffer[stop - _CRC.size : stop]:
-            raise DamagedShard(f"a record of {length:,} bytes is garbled")
-        return self._build(record)
-
-    def key(self, buffer: bytes, start: int, stop: int) -> str:
-        return key_of(buffer[start + _HEADER.size : stop - _CRC.size])
-
-
-def _index_of(path: Path) -> bytes:
-    offsets = array("Q")
-    with path.open("rb", buffering=_HEADER.size) as file:
-        size, at = os.fstat(file.fileno()).st_size, 0
-        while header := file.read(_HEADER.size):
-            if len(header) < _HEADER.size or masked(value(header[:8])) != header[8:]:
-                if header[:2] == _GZIP and not at:
-                    return b""
-                raise DamagedShard(f"no record begins at byte {at:,}, or its length is garbled")
-            offsets.append(at)
-            at += _HEADER.size + _HEADER.unpack(header)[0] + _CRC.size
-            file.seek(at)
-    if at != size:
-        raise DamagedShard(f"its last record ends at byte {at:,}, and the file at {size:,}")
-    offsets.append(at)
-    return _tarindex.pack(offsets)
-
-
-def _is_gzip(start: bytes) -> bool:
-    """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
-    return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]
-
-
-def masked(crc: int) -> bytes:
-    """A CRC as it is stored: turned and moved, because a CRC of what has CRCs in it tells little."""
-    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _records(stream: IO[bytes], size: int | None) -> Iterator[bytes]:
-    """The records of a file of `size` bytes; None: unknown, of a compressed one. Raises DamagedShard."""
-    at = 0
-    while header := stream.read(_HEADER.size):
-        length, _ = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, None)
-        if masked(value(header[:8])) != header[8:]:
-            raise DamagedShard(f"no record begins at byte {at}, or its length is garbled")
-        stop = at + _HEADER.size + length + _CRC.size
-        if size is not None and stop > size:
-            raise DamagedShard(f"the record at byte {at} has {length} bytes, and the file ends at {size}")
-        if length > _MOST_OF_A_RECORD:
-            raise DamagedShard(f"the record at byte {at} has {length} bytes, more than any reader takes")
-        record = stream.read(length)
-        if len(record) != length or masked(value(record)) != stream.read(_CRC.size):
-            raise DamagedShard(f"the record at byte {at} is garbled, or the file ends in it")
-        yield record
-        at = stop
+        self._index_path.write_bytes(_offsets.pack(self._index) if self._file is self._raw else b"")
 
 
 PART = TfrecordWriter

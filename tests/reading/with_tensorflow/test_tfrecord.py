@@ -14,6 +14,7 @@ import tensorflow as tf
 import any2ds
 from any2ds import download
 from any2ds.testing.server import Server
+from any2ds.testing.writing import read
 from any2ds.writers.formats._example import feature_kind
 
 DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
@@ -130,5 +131,5 @@ def test_what_tensorflow_has_written_is_read(tmp_path: Path) -> None:
                 features["n"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[n, -n]))
                 example = tf.train.Example(features=tf.train.Features(feature=features))
                 writer.write(example.SerializeToString())
-        found = [(sample.key, sample.ext, sample.body and sample.body.size) for sample in TfrecordWriter.read(path)]
+        found = [(key, ext, len(data)) for key, ext, data in read(TfrecordWriter, path)]
         assert found == [(f"{n:09d}", "jpg", n * 100) for n in range(300)]

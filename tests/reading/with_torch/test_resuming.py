@@ -5,7 +5,6 @@ import io
 import os
 import signal
 import tarfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -183,25 +182,32 @@ def test_the_order_goes_on_with_other_numbers_of_ranks_workers_and_samples(
     assert found == wanted
 
 
-@pytest.mark.parametrize(("before", "after"), [((1, 3), (1, 2)), ((2, 2), (1, 0)), ((1, 0), (3, 2)), ((3, 1), (2, 4))])
-def test_without_its_batch_size_no_sample_comes_twice_or_is_left_out(
-    before: tuple[int, int], after: tuple[int, int], folder: Path
-) -> None:
-    """Also where ranks stopped at different steps. Numbers of ranks, and of workers of each."""
-    states, seen = [], Counter[int]()
-    for rank in range(before[0]):
-        loader = new_loader(
-            new_stream(folder, rank, before[0], batch_size=None), StatefulDataLoader, num_workers=before[1]
-        )
-        batches = iter(loader)
-        seen.update(flat(islice(batches, 2 + 3 * rank)))
-        states.append(loader.state_dict())
-        del batches
-    for rank in range(after[0]):
-        stream = new_stream(folder, rank, after[0], batch_size=None)
-        stream.load_state_dict(states)
-        seen.update(flat(new_loader(stream, num_workers=after[1])))
-    assert seen == Counter(range(COUNT))
+def test_without_its_batch_size_a_state_is_for_a_loader_of_the_same_size(folder: Path) -> None:
+    loader = new_loader(new_stream(folder, batch_size=None), StatefulDataLoader, num_workers=2)
+    batches = iter(loader)
+    first = flat(islice(batches, 3))
+    state = loader.state_dict()
+    del batches
+    with pytest.raises(UsageError, match="has not the batch_size of its loader"):
+        new_stream(folder, batch_size=None).load_state_dict(state)
+    again = new_loader(new_stream(folder, batch_size=None), StatefulDataLoader, num_workers=2)
+    again.load_state_dict(state)
+    assert sorted(first + flat(again)) == list(range(COUNT))
+
+
+def test_a_resumed_epoch_is_not_repeated_with_equal_seeds(folder: Path) -> None:
+    loader = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
+    batches = iter(loader)
+    first = flat(islice(batches, 5))
+    state = loader.state_dict()
+    del batches
+    stream = new_stream(folder)
+    stream.load_state_dict(state)
+    loader, epochs = new_loader(stream, num_workers=2), []
+    for _ in range(2):
+        torch.manual_seed(1)
+        epochs.append(flat(loader))
+    assert sorted(first + epochs[0]) == sorted(epochs[1]) == list(range(COUNT))
 
 
 def test_steps_are_enough_to_go_on(folder: Path) -> None:

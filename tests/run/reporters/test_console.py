@@ -9,7 +9,7 @@ import pytest
 
 from any2ds import download
 from any2ds.config.command_line import retry_call, retry_command
-from any2ds.config.options import Config, OutputOptions, StorageOptions, public
+from any2ds.config.options import Config, OutputOptions, StorageOptions
 from any2ds.core.failures import FAILURE_CODES, failure_code
 from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left
@@ -182,8 +182,7 @@ def test_the_command_has_what_was_chosen_and_the_parser_understands_it() -> None
         "robots": "ignore",
         "file_size": 512,
     }
-    options = public(Config.from_options(given).to_options())
-    command = retry_command("it's mine", options)
+    command = retry_command("it's mine", Config.from_options(given).written)
     words = shlex.split(command)
     assert words[:3] == ["any2ds", "retry", "it's mine"]
     again = dict(word[2:].split("=", 1) for word in words[3:])
@@ -193,8 +192,10 @@ def test_the_command_has_what_was_chosen_and_the_parser_understands_it() -> None
         "nameservers": "1.1.1.1,8.8.8.8",
         "disallowed_header_directives": "noai,noindex",
         "robots": "ignore",
+        "headers": "...",  # to be given again by somebody who knows it
     }
-    assert retry_call("it's mine", {"timeout": 2.5}) == 'any2ds.retry("it\'s mine", timeout=2.5)'
+    call = retry_call("it's mine", {"timeout": ("2.5", "call"), "proxy": ("...", "call"), "fsync": ("no", "config")})
+    assert call == 'any2ds.retry("it\'s mine", timeout=2.5, proxy=...)'
 
 
 def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +221,7 @@ def test_the_retry_of_a_preset_has_what_was_chosen_alone() -> None:
     chosen = {"timeout": "5", "processes_count": "3"}
     for given, expected in ((chosen, " --timeout=5 --processes_count=3"), ({}, "")):
         config = Config.from_options({"url_list": "urls.txt", "preset": "img2dataset", **given})
-        assert retry_command("out", public(config.to_options())) == f"any2ds retry out{expected}"
+        assert retry_command("out", config.written) == f"any2ds retry out{expected}"
 
 
 def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(

@@ -34,7 +34,7 @@ from any2ds.core.errors import (
 )
 from any2ds.core.layout import COLUMNS_FOLDER
 from any2ds.core.metadata import RESERVED_COLUMNS, shown_urls
-from any2ds.core.rows import RENAMED
+from any2ds.core.rows import BAD_ROW_COLUMN, RENAMED
 from any2ds.core.samples import member_column
 from any2ds.core.stats import Stats
 from any2ds.dataset.added_columns import AddedColumns, dataset_id, marks_of, table_name
@@ -43,11 +43,10 @@ from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import listed_table
 from any2ds.dataset.shards import ShardEntry, ShardTable
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
-from any2ds.readers.casts import storable
-from any2ds.readers.contract import Columns
+from any2ds.readers.contract import Field, Wanted
 from any2ds.readers.inputs import File, Input, inputs_of
 from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.rows import TypedRows
 from any2ds.storage.lists import stamps
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import THRIFTY
@@ -117,7 +116,7 @@ class _Join:
             raise InputError("the list is read several times: give a file, not standard input, a pipe or a stream")
         parts = [part for part in inputs if isinstance(part, File)]
         files = [part.file for part in parts if part.file is not None]
-        refuse_unreadable(parts, Columns(self._list_column))
+        refuse_unreadable(parts, Wanted.only(self._list_column), ())
         self._names = self._columns(wanted.add)  # column of the list -> of the dataset
         self._request = {
             "on": wanted.on,
@@ -173,10 +172,10 @@ class _Join:
     def _columns(self, chosen: Sequence[str] | None) -> dict[str, str]:
         """Column of the list -> its name in the dataset. Raises MissingColumns, OptionError."""
         part = inputs_of(self._options, self._stores)[0]
-        with closing(part.batches(Columns(self._list_column), None)) as batches:
-            if (first := next(batches, None)) is None:
+        with closing(part.blocks(Wanted.only(self._list_column))) as blocks:
+            if (first := next((block for block in blocks if block.rows), None)) is None:
                 raise InputError("the list has no rows")
-            existing = list(part.extent.names) or first.schema.names
+            existing = list(part.extent.names) or [*first.values]
         if missing := [name for name in (self._list_column, *(chosen or ())) if name not in existing]:
             raise MissingColumns(missing, existing, "on" if missing[0] == self._list_column else "add")
         names = [name for name in (chosen or existing) if name != self._list_column]
@@ -198,50 +197,43 @@ class _Join:
                 log.warning("the dataset has a column %r: that of the list is called %r there", name, found[name])
         return found
 
-    def _read(self, schema: pa.Schema | None = None) -> Generator[tuple[str, pa.RecordBatch], None, None]:
+    def _read(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
         """The rows of the list, with the name of their file; a table from Python is a stream, opened anew."""
-        columns = Columns(self._list_column, others=tuple(self._names))
+        names = (self._list_column, *self._names)
+        typed = TypedRows([Field(self._list_column, self._list_column, "key"), *(Field(n, n) for n in self._names)])
         for part in inputs_of(self._options, self._stores):
             rows = 0
+            required = frozenset(names if typed.schema is None else names[:1])
+            wanted = Wanted(names, required, names[:1], needs_types=typed.schema is None)
             try:
-                with closing(part.batches(columns, schema)) as batches:
-                    for batch in batches:
-                        self._warn_of_bad_rows(part, batch)
+                with closing(part.blocks(wanted)) as blocks:
+                    for batch in typed.batches(blocks):
+                        self._warn_of(part, batch)
                         yield part.name, batch
                         rows += batch.num_rows
             except ReadError as error:
                 raise error.in_file(part.name, f"row {rows}") from error.__cause__
 
-    def _warn_of_bad_rows(self, part: Input, batch: pa.RecordBatch) -> None:
-        """Say once for each column what cannot be read, and is null or left out."""
-        found = dict(part.extent.altered)
-        if BAD_ROWS in batch.schema.names and (reasons := batch[BAD_ROWS].drop_null()):
-            found[BAD_ROWS] = str(reasons[0])
-        for column, reason in found.items():
-            if column not in self._warned_of:
-                self._warned_of.add(column)
-                log.warning("%s: %s. Rows with such a value lack it.", redacted(part.name or "the list"), reason)
+    def _warn_of(self, part: Input, batch: pa.RecordBatch) -> None:
+        """Say once for each subject what cannot be read, and is null or left out."""
+        found = dict(part.extent.notes)
+        if reasons := batch[BAD_ROW_COLUMN].drop_null():
+            found[BAD_ROW_COLUMN] = f"{reasons[0]}. Rows with such a value lack it."
+        for subject, reason in found.items():
+            if subject not in self._warned_of:
+                self._warned_of.add(subject)
+                log.warning("%s: %s", redacted(part.name or "the list"), reason)
 
     def _schema_of_list(self) -> pa.Schema:
         """The added columns with the types of the first rows; a column without a value there is text."""
         with closing(self._read()) as batches:
             _, batch = next(batches)
-        types = {name: storable(batch.schema.field(name).type) for name in self._names}
-        texts = {name: pa.string() if pa.types.is_null(type) else type for name, type in types.items()}
-        return pa.schema([(self._names[name], type) for name, type in texts.items()])
+        return pa.schema([(self._names[name], batch.schema.field(name).type) for name in self._names])
 
     def _batches(self) -> Iterator[tuple[pa.Array, pa.RecordBatch]]:
-        """Keys, and the added columns. Raises InputError for values of another type than those of the first rows."""
-        types = {name: self._schema.field(own).type for name, own in self._names.items()}
-        for place, batch in self._read(pa.schema([(self._list_column, pa.string()), *types.items()])):
-            try:
-                columns = [
-                    batch[name].cast(type) if name in batch.schema.names else pa.nulls(batch.num_rows, type)
-                    for name, type in types.items()
-                ]
-            except pa.ArrowException as error:
-                message = f"values of another type than in the first rows: {error_text(error)}"
-                raise InputError(f"{place or 'the list'}: {message}") from error
+        """Keys, and the added columns."""
+        for _, batch in self._read():
+            columns = [batch[name] for name in self._names]
             yield _comparable(batch[self._list_column]), pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     # --- the dataset ---

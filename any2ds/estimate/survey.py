@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from any2ds.config.options import Config
 from any2ds.core.errors import ReadError
+from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
 from any2ds.estimate.facts import Survey
 from any2ds.estimate.sketches import DistinctSample, Reservoir
 from any2ds.fetch.profiles import Profiles
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.blocks import RandomPart, can_be_read_in_blocks
 from any2ds.readers.dedupe import comparable
 from any2ds.readers.sources import Source

@@ -1,23 +1,13 @@
-"""Bad rows: rows of a list that cannot be read.
-
-Each batch of rows has the additional column `COLUMN`: null in good rows, else the place and the reason, such as
-`row 7: 2 values for 3 columns`. All other columns of a bad row are null, the URL included, so that it is neither
-fetched nor a duplicate.
-"""
+"""Words about rows of a list that cannot be read: the place and the reason, such as `row 7: 2 values for 3 columns`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from any2ds.core.errors import ReadError, printable, redacted
-from any2ds.core.rows import BAD_ROW_COLUMN
+from any2ds.core.errors import printable, redacted
 
-COLUMN = BAD_ROW_COLUMN
-MOST_LEADING = 1000  # bad rows before the first good one: with more, the list is in another format
 _SHOWN = 200  # characters of a line
 
 
@@ -47,23 +37,7 @@ def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False
     return f"column {column!r}: {shown(value)} is not {type}, {why}"
 
 
-def with_reasons(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
-    """`batch` with `COLUMN`, where the rows at the positions of `reasons` are bad."""
-    if not reasons:
-        return batch.append_column(COLUMN, pa.nulls(batch.num_rows, pa.string()))
-    texts = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
-    good = pc.if_else(texts.is_valid(), None, pa.array(range(batch.num_rows), pa.int64()))
-    return batch.take(good).append_column(COLUMN, texts)
-
-
-def until_bad_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches up to the first bad row. Raises ReadError there."""
-    for batch in batches:
-        reasons = batch.column(COLUMN)
-        if reasons.null_count == len(reasons):
-            yield batch
-            continue
-        first = pc.index(reasons.is_valid(), True).as_py()
-        yield batch.slice(0, first)
-        where, _, reason = reasons[first].as_py().partition(": ")
-        raise ReadError(where, reason)
+def one_line(text: Any, at_most: int = _SHOWN) -> str:
+    """`text` for an error message."""
+    message = printable(" ".join(str(text).split()))
+    return message if len(message) <= at_most else f"{message[:at_most]}…"

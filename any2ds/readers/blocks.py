@@ -6,14 +6,16 @@ import codecs
 import dataclasses
 import itertools
 import random
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from any2ds.config.options import InputOptions
 from any2ds.core.compression import PieceFile
 from any2ds.readers.inputs import File, Input
 from any2ds.readers.sources import Source
-from any2ds.storage.lists import InputFile, stamps
+from any2ds.storage.lists import stamps
 from any2ds.storage.stores import Stores
 
 BLOCK = 128 << 10  # bytes of a block, of which the whole lines are used
@@ -48,7 +50,7 @@ class RandomPart(Source):
         sizes = [each.size or 0 for each in stamps([part.file for part in files])]
         places = _places(sizes, random.Random(options.shuffle))
         return [
-            dataclasses.replace(part, part=BlocksOfFile(part, size, own, is_first=not number))
+            dataclasses.replace(part, open_part=partial(_BlockStream, part, size, own, is_first=not number))
             for number, (part, size, own) in enumerate(zip(files, sizes, places, strict=True))
         ]
 
@@ -64,54 +66,23 @@ class RandomPart(Source):
 
 def _places(sizes: Sequence[int], rng: random.Random) -> list[list[int]]:
     """Where blocks begin in each file: one at random in each of as many equal parts of all bytes."""
-    each = sum(sizes) / _BLOCKS
+    length = sum(sizes) / _BLOCKS
     places: list[list[int]] = [[] for _ in sizes]
-    ends = list(itertools.accumulate(sizes))
-    file = 0
+    starts = list(itertools.accumulate(sizes, initial=0))
     for number in range(_BLOCKS):
-        at = int((number + rng.random()) * each)
-        while at >= ends[file]:
-            file += 1
-        places[file].append(at - (ends[file] - sizes[file]))
+        at = int((number + rng.random()) * length)
+        file = bisect_right(starts, at) - 1
+        places[file].append(at - starts[file])
     return places
 
 
-class BlocksOfFile:
-    """Makes the streams of whole lines that stand for a file. Where a value spans lines, a row at the edge of a block
-    may be a bad one."""
+class _BlockStream(PieceFile):
+    """The whole lines that stand for a file; `tell` is the number of bytes that were read. Where a value spans lines, a
+    row at the edge of a block may be a bad one."""
 
     def __init__(self, part: Any, size: int, places: Sequence[int], is_first: bool) -> None:
-        self._file: InputFile = part.file
-        self._size, self._places, self._is_first = size, places, is_first
-        self._has_header = part.is_separated and part.form.columns is None
-        self._comment = (part.form.comment or "").encode()
-
-    def open(self) -> BlockStream:
-        return BlockStream(self._pieces())
-
-    def _pieces(self) -> Iterator[bytes]:
-        if self._is_first or (self._places and self._has_header):
-            head = self._file.ranges([0], [min(self._size, BLOCK)])[0]
-            yield head[: head.rfind(b"\n") + 1] if self._is_first else self._header(head)
-        for start in range(0, len(self._places), _AT_ONCE):
-            places = self._places[start : start + _AT_ONCE]
-            ends = [min(self._size, place + BLOCK) for place in places]
-            for block in self._file.ranges(places, ends):
-                yield block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1]
-
-    def _header(self, head: bytes) -> bytes:
-        """The lines up to the first that is neither blank nor a comment."""
-        lines = head.splitlines(keepends=True)
-        for number, line in enumerate(lines, 1):
-            if line.strip() and not (self._comment and line.startswith(self._comment)):
-                return b"".join(lines[:number])
-        return b""
-
-
-class BlockStream(PieceFile):
-    """`tell` is the number of bytes that were read."""
-
-    _given = 0
+        super().__init__(_pieces(part, size, places, is_first))
+        self._given = 0
 
     def read(self, size: int = -1) -> bytes:
         data = super().read(size)
@@ -120,3 +91,23 @@ class BlockStream(PieceFile):
 
     def tell(self) -> int:
         return self._given
+
+
+def _pieces(part: Any, size: int, places: Sequence[int], is_first: bool) -> Iterator[bytes]:
+    has_header = part.is_separated and part.form.columns is None
+    if is_first or (places and has_header):
+        head = part.file.ranges([0], [min(size, BLOCK)])[0]
+        yield head[: head.rfind(b"\n") + 1] if is_first else _header(head, (part.form.comment or "").encode())
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        for block in part.file.ranges(some, [min(size, place + BLOCK) for place in some]):
+            yield block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1]
+
+
+def _header(head: bytes, comment: bytes) -> bytes:
+    """The lines up to the first that is neither blank nor a comment."""
+    lines = head.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not (comment and line.startswith(comment)):
+            return b"".join(lines[:number])
+    return b""

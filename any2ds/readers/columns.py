@@ -1,4 +1,4 @@
-"""The columns of a dataset and those of its list: which are wanted, their types, and the cast of rows to these."""
+"""The columns of a dataset and those of its list: which are wanted, and how they are called."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from any2ds.config.command_line import flag
 from any2ds.config.options import InputOptions
-from any2ds.config.parsers import HashCheck, HashChecks
-from any2ds.core.digests import as_text
-from any2ds.core.errors import InputError, OptionError, ReadError
+from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
+from any2ds.core.errors import OptionError
 from any2ds.core.members import URL, Members, column, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.core.rows import RENAMED
-from any2ds.readers.bad_rows import misfit
-from any2ds.readers.casts import cast_each, decoded, is_view, storable
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._paths import path_to_text
-from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, one_line, to_text
+from any2ds.readers.contract import Field
 from any2ds.readers.paths import EACH, NUMBER, list_of
 
 ALL = "*"
@@ -110,95 +103,26 @@ def url_column_advice(existing: Collection[str]) -> str:
     return f"name the column of the URLs with {option}" if existing else ""
 
 
-def check_types(columns: Columns) -> None:
-    """Raises OptionError if a type is declared for a column that is not wanted, or is text."""
-    for name, type in columns.types.items():
-        if name in columns.texts and not pa.types.is_string(type):
-            raise OptionError(f"column_types: the column {name!r} is text, not {type}")
-        if name not in columns.names:
-            raise OptionError(f"column_types: {name!r} is not a column of save_additional_columns")
+def fields_of(
+    columns: Mapping[str, str], options: InputOptions, url_columns: Collection[str], partitions: Collection[str]
+) -> list[Field]:
+    """The columns of the dataset, by their names in the list; what the names of folders give, `partitions`, is text.
 
-
-def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Columns, texts: Collection[str]) -> pa.Schema:
-    """The types of the columns of the dataset, of which `texts` are text whatever the list has."""
-    fields = []
-    for name, source in sources.items():
-        type = columns.types.get(source, batch.schema.field(source).type)
-        if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and is_view(type.value_type)):
-            type = type.value_type
-        is_text = is_expected_hash(name, source, columns) or name in texts
-        if is_text and pa.types.is_nested(type):
-            raise InputError(f"the column {source!r} holds {type}, not text{_nested_advice(name, source, type)}")
-        field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else storable(type))
-        try:
-            _store_nothing(pa.schema([field]))
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"the column {source!r} holds {type}, which cannot be written to Parquet: give it another type, or "
-                f"leave it out of save_additional_columns ({one_line(error, 100)})"
-            ) from error
-        fields.append(field)
-    return pa.schema(fields)
-
-
-def _nested_advice(name: str, source: str, type: pa.DataType) -> str:
-    """Which option reads the texts in a nested column, for the end of a message."""
-    path = path_to_text(source, type)
-    if name == "caption":
-        path = path.replace(EACH, "[0]")
-        also = f"; --save_additional_columns={source} keeps all" if "[0]" in path else ""
-        return f": {flag('caption_col', path)} takes the first{also}" if path else ""
-    return f": {flag('url_col', path)} reads those in it" if path and name == "url" else ""
-
-
-def _store_nothing(schema: pa.Schema) -> None:
-    """Raises what writing a shard with these columns would raise."""
-    rows = schema.empty_table()
-    pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
-
-
-def is_expected_hash(name: str, source: str, columns: Columns) -> bool:
-    """Whether a column of the dataset holds the hashes that the list expects of files."""
-    return source in columns.expected_hashes and name.endswith(EXPECTED_HASH.name)
-
-
-def cast_rows(
-    batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, columns: Columns
-) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """The columns of `schema`, from their `sources` in the list, of which `columns` tells; and the rows with values
-    that do not fit, by position, with the reasons.
-
-    Raises ReadError if no value of a column can fit.
+    Raises OptionError if a type is declared for a column that is not wanted, or is text.
     """
-    arrays, reasons = [], dict[int, str]()
-    for field in schema:
-        name = sources[field.name]
-        if name not in batch.schema.names:  # a later file may lack it
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        array = _castable(batch[name], field, is_expected_hash(field.name, name, columns))
-        if pa.types.is_string(field.type) and is_text_or_binary(array.type):
-            is_url = field.name == "url" or name in columns.urls
-            array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")
-        try:
-            fitting, misfits = cast_each(array, field.type)
-        except pa.ArrowException as error:
-            raise ReadError("", f"column {name!r}: {array.type} does not fit {field.type}") from error
-        arrays.append(fitting)
-        for row in misfits:
-            reasons.setdefault(row, misfit(name, field.type, array[row].as_py(), name in columns.types))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), reasons
+    types = {name: arrow_type(type) for name, type in (options.column_types or {}).items()}
 
+    def kind(name: str) -> str:
+        if name in url_columns:
+            return "url"
+        return name if name == "caption" else "hash" * name.endswith(EXPECTED_HASH.name)
 
-def _castable(array: pa.Array, field: pa.Field, is_hash: bool) -> pa.Array:
-    """The values in a type that Arrow can cast to that of `field`."""
-    array = decoded(array, keeps_dictionary=pa.types.is_dictionary(field.type))
-    if is_hash and _is_binary(array.type):
-        array = as_text(array)
-    if pa.types.is_string(field.type) and (pa.types.is_float32(array.type) or pa.types.is_float64(array.type)):
-        array = pc.if_else(pc.is_finite(array), array, None)  # pandas has NaN for what is missing
-    return array
-
-
-def _is_binary(type: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_binary(type) or type in (pa.binary(), pa.large_binary(), pa.binary_view())
+    of_folders = dict.fromkeys(partitions, pa.string())
+    fields = [Field(name, source, kind(name), (of_folders | types).get(source)) for name, source in columns.items()]
+    for source, type in types.items():
+        uses = [field.kind for field in fields if field.source == source]
+        if not uses:
+            raise OptionError(f"column_types: {source!r} is not a column of save_additional_columns")
+        if all(uses) and not pa.types.is_string(type):
+            raise OptionError(f"column_types: the column {source!r} is text, not {type}")
+    return fields

@@ -1,45 +1,59 @@
-"""The contract of readers: each is one file in `formats/`, named as its format, with the class as PART."""
+"""The contract of readers: each is one file in `formats/`, named as its format, with the class as PART.
+
+A reader turns bytes into blocks of values; `readers.rows` makes rows of one schema from the blocks of all formats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import BinaryIO, ClassVar, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 import pyarrow as pa
 
+from any2ds.core.errors import InputError, MissingColumns
+from any2ds.readers.paths import NUMBER
+
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The wanted columns of a url list, by their names in it, or as paths to values in nested ones."""
+class Field:
+    """A column of the dataset that comes from the list."""
 
-    url: str
-    caption: str | None = None
-    others: tuple[str, ...] = ()
-    expected_hashes: tuple[str, ...] = ()
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)  # declared for some of the others
-    urls: tuple[str, ...] = ()  # the columns of all URLs, where a row has several
+    name: str
+    source: str  # its name in the list, or the path of its values
+    kind: str = ""  # "url", "caption", "hash" and "key" are text; others have the type of their first values
+    type: pa.DataType | None = None  # that is declared
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Each once, the URL column first."""
-        return tuple(dict.fromkeys([*self.texts, *self.others]))
 
-    @property
-    def required(self) -> tuple[str, ...]:
-        """The columns that each file must have: without them, nothing could be fetched, or not be checked."""
-        return (self.url, *self.urls, *self.expected_hashes)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The columns that are read of a list, by their names in it, or as paths to values in nested ones."""
 
-    def of_file(self, is_first: bool) -> tuple[str, ...]:
-        """The columns that a file must have: the first one all of them."""
-        return self.names if is_first else self.required
+    names: tuple[str, ...]  # that of the URLs first
+    required: frozenset[str]  # of these; a list without one of them is refused
+    urls: tuple[str, ...] = ()  # all columns of URLs
+    needs_types: bool = False  # the first rows decide types, and should be many
+
+    @classmethod
+    def only(cls, *names: str) -> Wanted:
+        return cls(names, frozenset(names), names[:1])
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The columns that are always text."""
-        caption = None if self.caption in self.others else self.caption  # which keeps its type in the metadata
-        found = (self.url, *self.urls, caption, *self.expected_hashes)
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+    def url(self) -> str:
+        return self.names[0]
+
+    def without(self, optional: Iterable[str]) -> Wanted:
+        """The same columns, of which those that are `optional` may be absent."""
+        return replace(self, required=self.required.difference(optional))
+
+    def found_in(self, existing: Sequence[str]) -> list[str]:
+        """The columns of `names` that exist. Raises MissingColumns, or InputError for a name that is there twice."""
+        if missing := [name for name in self.names if name in self.required and name not in existing]:
+            raise MissingColumns(missing, [name for name in existing if not name.endswith(NUMBER)])
+        found = [name for name in self.names if name in existing]
+        if twice := [name for name in found if existing.count(name) > 1]:
+            raise InputError(f"the url list has several columns called {twice[0]!r}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +71,49 @@ class Form:
 AS_USUAL = Form()
 
 
+class Converter(Protocol):
+    """What a format knows about the values in its lists."""
+
+    def infer(self, values: Any) -> pa.DataType:
+        """The type of a column, from its first values."""
+        ...
+
+    def convert(self, values: Any, type: pa.DataType, field: Field) -> tuple[pa.Array, Iterable[int]]:
+        """The values in `type`, and the positions of those that do not fit, which are null.
+
+        Raises ReadError for a type that no value can have.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a list, as its format has them."""
+
+    values: Mapping[str, Any]  # column -> values: an array of Arrow, or a list of Python values
+    rows: int
+    converter: Converter
+    place: Callable[[int], str]  # position of a row in the block -> its place in the list, such as `line 7`
+    bad: Mapping[int, str]  # position of a row that cannot be read, and has no values -> why
+
+
 class Reader(Protocol):
     """Reads one url list. With `seekable`, `stream` must be able to seek (a footer at the end).
 
     Optional: `rows`, the number of rows, and `names`, those of all columns of the list, both known with the first
-    batch; `altered`, column -> why values became null; `replaced`, the first row with bytes that are not UTF-8;
-    `undecoded`, a list with the name of the encoding where bytes are none of it;
-    `row_groups(stream, columns, schema)`, so that a list is shuffled over all row groups, see parquet.
+    block; `notes`, what the user should know of the list, by subject; `row_groups(stream, wanted)`, so that a list is
+    shuffled over all row groups, see parquet.
     """
 
     seekable: ClassVar[bool]
 
     def __init__(self, form: Form) -> None: ...
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """The rows of `stream` in order, in batches of `columns.names`, in bounded memory.
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
+        """The rows of `stream` in order, in bounded memory.
 
         `stream` is decompressed; its `read` may be short. A format without named columns (txt) has one, called
-        `columns.url`. `schema` has the types of an earlier file of the same list: a format without types yields these,
-        else `columns.types`; a format with types keeps its own, and the caller casts. With a schema, columns may be
-        absent but for `columns.required`.
-
-        A malformed row, or one with a value that does not fit the type of its column, becomes a bad row
-        (`readers.bad_rows`), if the next row can be found: batches then have that column as well.
+        `wanted.url`. A malformed row is a bad one, if the next row can be found.
 
         Raises MissingColumns if a column is absent, WrongFormat if the input is in another format, and ReadError where
         the list breaks off or `stream.read` raises it, after yielding the rows before.

@@ -23,15 +23,16 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import key_format
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
-from any2ds.core.on_disk import MOST_IN_MEMORY, held
+from any2ds.core.on_disk import held
+from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
 from any2ds.core.rows import Row
 from any2ds.core.samples import Samples, release
 from any2ds.core.tables import values
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.seen_urls import SeenUrls
 from any2ds.storage.disk.space import Room
 
-_HASHED_AT_ONCE = 256  # long URLs
+_BYTES_AT_ONCE = 1 << 22  # of URLs that are compared
+_LONGEST_HELD = 256  # characters; of a longer one its hash
 
 Urls = Any  # an Arrow array of strings, in one piece or several
 
@@ -76,34 +77,23 @@ def expected_hashes(rows: pa.Table | pa.RecordBatch) -> Urls | None:
 
 def repeated(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
     """Maps the position of each duplicate to the position of the first row with its URL."""
-    if urls.nbytes > MOST_IN_MEMORY:
-        texts = _hashed(urls, expected, also)
-    else:
-        urls = comparable(urls, expected, also)
-        if len(pc.unique(urls)) == len(urls):
-            return {}
-        texts = urls.to_pylist()
     firsts: dict[str | bytes, int] = {}
     found = {}
-    for position, url in enumerate(texts):
-        if url and (first := firsts.setdefault(url, position)) != position:
-            found[position] = first
+    at_once = max(1, _BYTES_AT_ONCE * len(urls) // max(1, urls.nbytes))
+    for start in range(0, len(urls), at_once):
+        columns = (None if column is None else _piece(column, start, at_once) for column in (urls, expected, also))
+        for position, text in enumerate(comparable(*columns).to_pylist(), start):
+            if text:
+                is_long = len(text) > _LONGEST_HELD
+                known = hashlib.blake2b(text.encode(), digest_size=16).digest() if is_long else text
+                if (first := firsts.setdefault(known, position)) != position:
+                    found[position] = first
     return found
 
 
-def _hashed(urls: Urls, expected: Urls | None, also: Urls | None) -> Iterator[bytes | None]:
-    """Hashes that are equal where the texts of `comparable` are, without all of these in memory."""
-    for start in range(0, len(urls), _HASHED_AT_ONCE):
-        parts = [
-            each
-            if each is None
-            else pa.concat_arrays(part.chunks)
-            if isinstance(part := each.slice(start, _HASHED_AT_ONCE), pa.ChunkedArray)
-            else pa.concat_arrays([part])
-            for each in (urls, expected, also)
-        ]
-        for text in comparable(*parts).to_pylist():
-            yield hashlib.blake2b(text.encode(), digest_size=16).digest() if text else None
+def _piece(column: Urls, start: int, length: int) -> pa.Array:
+    piece = column.slice(start, length)
+    return pa.concat_arrays(piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece])
 
 
 class Copies:

@@ -12,11 +12,10 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,15 +23,15 @@ import pyarrow as pa
 from any2ds.config.options import InputOptions
 from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
-from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
+from any2ds.core.errors import Any2dsError, InputError, OptionError, ReadError, WrongFormat
 from any2ds.readers import compressed
-from any2ds.readers.contract import AS_USUAL, Columns, Form
-from any2ds.readers.formats._objects import Group, object_batches
+from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS, arrow_blocks, is_text_or_binary
+from any2ds.readers.bad_rows import one_line
+from any2ds.readers.contract import AS_USUAL, Block, Form, Wanted
+from any2ds.readers.formats._objects import Group, object_blocks
 from any2ds.readers.formats._paths import flat_batches, names_with_paths
 from any2ds.readers.formats._repair import without_surrogates
-from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, is_text_or_binary, names_to_read, one_line, sliced
 from any2ds.readers.paths import list_of
-from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import lists
 from any2ds.storage.lists import InputFile
 from any2ds.storage.stores import Stores
@@ -41,32 +40,21 @@ STDIN = "-"
 _PARTITION = re.compile(r"[A-Za-z_][\w.-]*=.*")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _LOOKED_AT = 1000  # objects whose keys are the names of columns
-_OPENED_AT_ONCE = 8  # files whose row groups are looked up
-
-Batches = Generator[pa.RecordBatch, None, None]
 
 
 class Extent:
     """The size of an input, and how much of it was read; other threads read it."""
 
-    def __init__(self, rows: int | None = None) -> None:
+    def __init__(self, rows: int | None = None, names: Sequence[str] = ()) -> None:
         self.rows = rows  # if that is known
         self.given = 0  # of these
         self.bytes = 0  # read, as they lie in the file
-        self.replaced: str | None = None  # the first row with bytes that are not UTF-8
-        self.undecoded: Sequence[str] = ()  # the encoding that some bytes are none of
-        self.altered: Mapping[str, str] = {}  # column with values that became null -> why
-        self.names: Sequence[str] = ()  # of all its columns, as far as they are known with the first rows
+        self.names = names  # of all its columns, as far as they are known with the first rows
+        self.notes: Mapping[str, str] = {}  # what the user should know of it, by subject
 
     def share(self, size: int) -> float:
         """The share, 0 to 1, that was read of a file of `size` bytes."""
         return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
-
-
-class OpensPart(Protocol):
-    """Makes streams of some of the lines of a file, whose `tell` is the number of bytes that were read."""
-
-    def open(self) -> BinaryIO: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +68,7 @@ class File:
     is_compression_given: bool = False  # by input_format; then the first bytes are checked too
     stream: str = STDIN
     extent: Extent = field(default_factory=Extent, compare=False)
-    part: OpensPart | None = None  # that is read in place of all
+    open_part: Callable[[], BinaryIO] | None = None  # some lines in place of all; `tell` is the number of bytes read
     given: str = field(default="", compare=False)  # the file, folder or glob by which it was found
     below: str = field(default="", compare=False)  # its path below that folder, or the folders without wildcards
     passed_over: tuple[str, ...] = field(default=(), compare=False)  # txt files in that folder that are not read
@@ -115,54 +103,40 @@ class File:
     @property
     def partitions(self) -> dict[str, str | None]:
         """The values that stand in the names of its folders, as Hive writes them: `lang=en/part-0.parquet`."""
-        folders = self.below.split("/")[:-1]
-        found = [part.partition("=") for part in folders if _PARTITION.fullmatch(part)]
-        return {name: None if value == _NO_VALUE else unquote(value) for name, _, value in found}
+        folders = [part.partition("=") for part in self.below.split("/")[:-1] if _PARTITION.fullmatch(part)]
+        return {name: None if value == _NO_VALUE else unquote(value) for name, _, value in folders}
 
-    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
-        try:
-            yield from self._batches(columns, columns, schema)
-        except MissingColumns as error:
-            if not self.partitions.keys() >= set(error.missing):
-                raise
-            others = tuple(name for name in columns.others if name not in error.missing)
-            yield from self._batches(columns, replace(columns, others=others), schema)
-
-    def _batches(self, columns: Columns, in_file: Columns, schema: pa.Schema | None) -> Batches:
+    def blocks(self, wanted: Wanted) -> Generator[Block, None, None]:
         reader = self.reader()
         with ExitStack() as opened:
-            source = self._open(opened, reader.seekable) if self.part is None else self.part.open()
-            for batch in reader.batches(self.content(source, opened, reader.seekable), in_file, schema):
+            source = self._open(opened, reader.seekable) if self.open_part is None else self.open_part()
+            content = self.content(source, opened, reader.seekable)
+            for block in reader.blocks(content, wanted.without(self.partitions)):
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.names = getattr(reader, "names", ())
-                self.extent.replaced = getattr(reader, "replaced", None)
-                self.extent.undecoded = getattr(reader, "undecoded", ())
-                self.extent.altered = getattr(reader, "altered", {})
-                self.extent.given += batch.num_rows
+                self.extent.notes = getattr(reader, "notes", {})
+                self.extent.given += block.rows
                 if self.file is not None and not source.closed:  # by a decompressor at its end
                     self.extent.bytes = source.tell()
-                yield self.with_partitions(batch, columns)
+                yield self.with_partitions(block, wanted)
 
-    def with_partitions(self, batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    def with_partitions(self, block: Block, wanted: Wanted) -> Block:
         """The rows of the file with the wanted columns that its folders give, and the file has not."""
-        for name, value in self.partitions.items():
-            if name in columns.others:
-                if name in batch.schema.names:
-                    if batch[name].null_count < batch.num_rows:
-                        continue
-                    batch = batch.drop_columns([name])
-                batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
-        return batch
+        names = [name for name in self.partitions if name in wanted.names and _is_absent(block.values.get(name))]
+        constants: dict[str, Any] = {name: [self.partitions[name]] * block.rows for name in names}
+        if not isinstance(block.values[wanted.url], list):
+            constants = {name: pa.array(texts, pa.string()) for name, texts in constants.items()}
+        return replace(block, values={**block.values, **constants}) if constants else block
 
     @property
     def has_row_groups(self) -> bool:
         """Whether it has row groups that can be read in any order."""
         return self.file is not None and self.compression is None and hasattr(self.reader(), "row_groups")
 
-    def row_groups(self, opened: ExitStack, columns: Columns, schema: pa.Schema | None) -> Any:
+    def row_groups(self, opened: ExitStack, wanted: Wanted) -> Any:
         """The reader's row groups; the file is closed with `opened`."""
         content = self.content(self._open(opened, True), opened, True)
-        return self.reader().row_groups(content, columns, schema)
+        return self.reader().row_groups(content, wanted.without(self.partitions))
 
     def reader(self) -> Any:
         return plugins.load("readers", self.format)(self.form)
@@ -202,63 +176,41 @@ class File:
 class OpenRowGroups:
     """The row groups of several files; a file is open while one of its row groups is read."""
 
-    def __init__(self, files: Sequence[File], columns: Columns, schema: pa.Schema | None) -> None:
-        self._files, self._columns, self._schema = files, columns, schema
+    def __init__(self, files: Sequence[File], wanted: Wanted) -> None:
+        self._files, self._wanted = files, wanted
         self._open: dict[int, tuple[ExitStack, Any]] = {}
         self._readers: Counter[int] = Counter()  # of each open file
 
-    def groups(self) -> list[list[RowGroup]]:
-        """The row groups of each file that have rows. Raises ReadError."""
-        with ThreadPoolExecutor(_OPENED_AT_ONCE, thread_name_prefix="any2ds-lists") as pool:
-            sizes = list(pool.map(self._sizes, range(len(self._files))))
-        return [
-            [RowGroup(file, number, rows, size) for number, (rows, size) in enumerate(found) if rows]
-            for file, found in enumerate(sizes)
-        ]
-
-    def _sizes(self, file: int) -> list[tuple[int, int]]:
+    def sizes(self, file: int) -> list[tuple[int, int]]:
+        """The rows and bytes of each row group of a file. Called by several threads."""
         with ExitStack() as opened:
-            sizes: list[tuple[int, int]] = self._groups_of(file, opened).sizes
+            sizes: list[tuple[int, int]] = self._files[file].row_groups(opened, self._wanted).sizes
         extent = self._files[file].extent
         extent.rows, extent.given = sum(rows for rows, _ in sizes), 0
         return sizes
 
-    def _groups_of(self, file: int, opened: ExitStack) -> Any:
-        part = self._files[file]
+    def blocks(self, file: int, number: int) -> Generator[Block, None, None]:
+        """The rows of a row group."""
+        if file not in self._open:
+            with ExitStack() as opened:
+                groups = self._files[file].row_groups(opened, self._wanted)
+                self._open[file] = opened.pop_all(), groups
+        self._readers[file] += 1
         try:
-            return part.row_groups(opened, self._columns, self._schema)
-        except InputError as error:
-            if isinstance(error, MissingColumns):
-                error = MissingColumns(error.missing, error.existing, part.description)
-            raise ReadError("row 0", str(error).removeprefix(f"{part.description}: "), part.name) from error
-        except ReadError as error:
-            raise error.in_file(part.name) from error.__cause__
-
-    @contextmanager
-    def reading(self, group: RowGroup) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Its rows. Raises ReadError, which names the file only if it cannot be opened."""
-        if group.file not in self._open:
-            opened = ExitStack()
-            self._open[group.file] = opened, None
-            self._open[group.file] = opened, self._groups_of(group.file, opened)
-        self._readers[group.file] += 1
-        try:
-            with closing(self._batches(group)) as batches:
-                yield batches
+            for block in self._open[file][1].blocks(number):
+                self._files[file].extent.given += block.rows
+                yield self._files[file].with_partitions(block, self._wanted)
         finally:
-            self._readers[group.file] -= 1
-            if not self._readers[group.file]:
-                self._open.pop(group.file)[0].close()
+            self._readers[file] -= 1
+            if not self._readers[file]:
+                self._open.pop(file)[0].close()
 
-    def _batches(self, group: RowGroup) -> Batches:
-        for batch in self._open[group.file][1].batches(group.number):
-            self._files[group.file].extent.given += batch.num_rows
-            yield self._files[group.file].with_partitions(batch, self._columns)
 
-    def close(self) -> None:
-        for opened, _ in self._open.values():
-            opened.close()
-        self._open.clear()
+def _is_absent(values: Any) -> bool:
+    """Whether a column has no values."""
+    if isinstance(values, pa.Array):
+        return bool(values.null_count == len(values))
+    return values is None or all(value is None for value in values)
 
 
 class _Guarded(io.RawIOBase):
@@ -295,8 +247,8 @@ class Given:
     """Rows that were given as a Python list, or as an Arrow table or stream."""
 
     description: str
-    batches: Callable[[Columns, pa.Schema | None], Batches]
     extent: Extent
+    read: Callable[[Wanted], Iterator[Block]]
     is_used_up: bool = False  # it can be read only once
     has_only_urls: bool = False  # it has no columns but that of the URLs
     hint: str = ""  # what may be a mistake of the user
@@ -304,6 +256,11 @@ class Given:
     @property
     def name(self) -> str:
         return ""
+
+    def blocks(self, wanted: Wanted) -> Generator[Block, None, None]:
+        if list_of(wanted.url) is not None:
+            self.extent.rows = None
+        yield from self.read(wanted)
 
 
 Input = File | Given
@@ -329,8 +286,7 @@ def _of_urls(urls: Sequence[Any], url_col: str) -> Given:
 
 
 def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
-    extent, keys = Extent(len(objects)), list[str]()
-    extent.names = list(dict.fromkeys(str(key) for item in objects[:_LOOKED_AT] for key in item))
+    extent = Extent(len(objects), list(dict.fromkeys(str(key) for item in objects[:_LOOKED_AT] for key in item)))
 
     def groups() -> Iterator[Group]:
         start = size = 0
@@ -340,33 +296,28 @@ def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
                 yield Group(objects[start:end], range(start + 1, end + 1))
                 start, size = end, 0
 
-    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
+    def read(wanted: Wanted) -> Iterator[Block]:
+        keys: list[str] = []
         extent.names = keys
-        if list_of(columns.url) is not None:
-            extent.rows = None
-        yield from object_batches(groups(), columns, schema, "row", keys)
+        return object_blocks(groups(), wanted, "row", keys)
 
-    return Given("a list of dicts", batches, extent)
+    return Given("a list of dicts", extent, read)
 
 
 def _of_arrow(stream: Any, rows: int | None) -> Given:
     """Without a number of `rows` it can be read only once."""
-    extent = Extent(rows)
-    extent.names = stream.schema.names if hasattr(stream, "schema") else ()
+    extent = Extent(rows, stream.schema.names if hasattr(stream, "schema") else ())
 
-    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
-        if list_of(columns.url) is not None:
-            extent.rows = None
+    def read(wanted: Wanted) -> Iterator[Block]:
         try:
             with pa.RecordBatchReader.from_stream(stream) as reader:
                 extent.names = reader.schema.names
-                names = names_to_read(columns, names_with_paths(reader.schema, columns.names), None)
-                for batch in flat_batches(reader, names, list_of(columns.url), BATCH_BYTES):
-                    yield from sliced(batch)
+                names = wanted.found_in(names_with_paths(reader.schema, wanted.names))
+                yield from arrow_blocks(flat_batches(reader, names, list_of(wanted.url), BATCH_BYTES))
         except (pa.ArrowException, OSError) as error:
             raise ReadError("", one_line(error)) from error
 
-    return Given("an Arrow table", batches, extent, is_used_up=rows is None)
+    return Given("an Arrow table", extent, read, is_used_up=rows is None)
 
 
 def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:

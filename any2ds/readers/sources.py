@@ -7,7 +7,8 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pyarrow as pa
@@ -15,31 +16,27 @@ import pyarrow as pa
 from any2ds.config import presets
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import Config, InputOptions
-from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
+from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.errors import InputError, MissingColumns, OptionError, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
 from any2ds.core.metadata import HASHES
 from any2ds.core.rows import RENAMED
-from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
-from any2ds.readers.columns import (
-    ALL,
-    cast_rows,
-    check_types,
-    hash_sources,
-    schema_of,
-    url_column_advice,
-    wanted_columns,
-)
-from any2ds.readers.contract import Columns
+from any2ds.readers.columns import ALL, fields_of, hash_sources, url_column_advice, wanted_columns
+from any2ds.readers.contract import Field, Wanted
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
-from any2ds.readers.inputs import Batches, Extent, File, Given, Input, OpenRowGroups, inputs_of
+from any2ds.readers.inputs import Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.look import refuse_unreadable
 from any2ds.readers.paths import EACH, NUMBER, list_of, path_of
+from any2ds.readers.rows import TypedRows
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
-from any2ds.readers.urls import TEMPLATE, UrlRules, has_references
+from any2ds.readers.urls import UrlRules, has_references
 from any2ds.storage.lists import InputFile, stamps
 from any2ds.storage.stores import Stores
+
+Batches = Generator[pa.RecordBatch, None, None]
+
+_OPENED_AT_ONCE = 8  # files whose row groups are looked up
 
 log = logging.getLogger(__name__)
 
@@ -83,58 +80,49 @@ class Source:
     ) -> None:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
-        self._urls = UrlRules.of(options)
+        urls = UrlRules.of(options)
         self._inputs = self._found_inputs(options, stores or Stores())
-        existing = self._columns_of_list(options) if _asks_for_names(options) else ()
-        self._from = wanted_columns(options, hash_cols, hashes, existing)
+        existing = self._columns_of_list(options, urls) if _asks_for_names(options) else ()
+        columns = wanted_columns(options, hash_cols, hashes, existing)
         self._all = frozenset(existing if ALL in (options.save_additional_columns or ()) else ())
-        if self._urls.columns:
-            self._from["url"] = self._urls.columns[0]  # until rows are read
+        if urls.columns:
+            columns["url"] = urls.columns[0]
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
-            is_txt = all(isinstance(part, File) for part in self._inputs)
-            own = "url" if is_txt else options.url_col
-            needed = (*self._from.values(), *self._urls.columns)
-            absent = tuple(dict.fromkeys(name for name in needed if name != own))
+            own = "url" if all(isinstance(part, File) for part in self._inputs) else options.url_col
+            absent = tuple(dict.fromkeys(name for name in (*columns.values(), *urls.columns) if name != own))
             if absent and not ignores_columns:
                 raise _without_columns(self._inputs[0], absent)
-            kept = {column: name for column, name in self._from.items() if name not in absent}
-            self._from = {"url": own, **kept}
+            columns = {"url": own, **{name: source for name, source in columns.items() if source not in absent}}
             self.ignored_columns = absent
-            hash_cols = {name: source for name, source in hash_cols.items() if source not in absent}
-        caption = self._from.get("caption") if options.caption_col else None
-        urls = self._urls.columns or tuple(members.columns.values())
-        texts = ("url", caption and "caption", *hash_cols, *members.url_columns)
-        others = [name for column, name in self._from.items() if column not in texts]
-        types = {name: arrow_type(type) for name, type in (options.column_types or {}).items()}
-        self._columns = Columns(self._from["url"], caption, tuple(others), tuple(hash_cols.values()), types, urls)
-        check_types(self._columns)
-        if self._urls.columns:
-            self._from["url"] = TEMPLATE
+        if urls.columns:
+            columns["url"] = ""
         self._url_columns = ("url", *members.url_columns)
-        self._texts = {*self._url_columns, "caption"}
+        self._fields = fields_of(columns, options, self._url_columns, self._partitions())
+        sources = (field.source for field in self._fields if field.kind == "url")
+        self._url_sources = urls.columns or tuple(dict.fromkeys(sources))
+        self._typed = TypedRows(self._fields, urls, options.on_bad_row == "stop")
         self._stops_at_bad_row = options.on_bad_row == "stop"
-        self._schema: pa.Schema | None = None
         files = self.input_files
         if not is_looked_at:
-            refuse_unreadable([part for part in self._inputs if isinstance(part, File)], self._columns)
+            refuse_unreadable(
+                [part for part in self._inputs if isinstance(part, File)], self._wanted(is_first=False), self._fields
+            )
         # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
         # rows do not come from files.
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
         self._seed, self._limit = None if self.is_in_order else options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
-        self._has_warned = False  # of replaced bytes
-        self._warned_of: set[str] = set()  # columns with values that became null
+        self._noted: set[str] = set()  # subjects of warnings
         self._rows = self._read()
         # Read to see whether there are any; None once `batches` has begun.
         self.first_rows = next(self._rows, None)
         if self.first_rows is None:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
-        # Read behind the first rows, where these had no URL; and where the list broke off meanwhile.
-        self._read_ahead: list[pa.RecordBatch] = []
-        self._failure: ReadError | None = None
-        self._check_first_rows(self.first_rows)
+        self._read_ahead = [self.first_rows]  # and more of them, where these had no URL
+        self._failure: ReadError | None = None  # where the list broke off meanwhile
+        self._check_first_rows()
 
     @classmethod
     def of(cls, config: Config, in_list_order: bool = False, is_looked_at: bool = False) -> Source:
@@ -149,7 +137,7 @@ class Source:
                 raise _without_columns(source._inputs[0], [column])
         return source
 
-    def _columns_of_list(self, options: InputOptions) -> tuple[str, ...]:
+    def _columns_of_list(self, options: InputOptions, urls: UrlRules) -> tuple[str, ...]:
         """The names of all columns of the first input, and of the folders of its partitions; none of a txt."""
         part = self._inputs[0]
         if part.has_only_urls or isinstance(part, Given):
@@ -158,60 +146,69 @@ class Source:
             if ALL not in (options.save_additional_columns or ()):
                 return ()
             raise OptionError(f"save_additional_columns: {ALL!r} takes a list that can be read twice: name the columns")
-        url = (*self._urls.columns, *columns_of(options.url_col).values(), options.url_col)[0]
+        url = (*urls.columns, *columns_of(options.url_col).values(), options.url_col)[0]
         fresh = dataclasses.replace(part, extent=Extent())
-        with contextlib.suppress(InputError, ReadError), closing(fresh.batches(Columns(url), None)) as batches:
-            next(batches, None)  # what is wrong with it is told when its rows are read
+        with contextlib.suppress(InputError, ReadError), closing(fresh.blocks(Wanted.only(url))) as blocks:
+            next(blocks, None)  # what is wrong with it is told when its rows are read
         names = fresh.extent.names
         made = {url, f"{list_of(url)}{NUMBER}"} if path_of(url).root in names and path_of(url).is_nested else ()
         return (*(name for name in names if name not in made), *fresh.partitions)
 
-    def _check_first_rows(self, first: pa.RecordBatch) -> None:
+    def _check_first_rows(self) -> None:
         """Raises InputError if none of the first rows has a URL, or if the lines of a txt have several columns."""
-        part = self._inputs[0]
+        part, batches = self._inputs[0], self._read_ahead
         is_txt = part.has_only_urls and isinstance(part, File)
         wanted = min(LOOKED_AT, self._limit or LOOKED_AT)
-        batches = [first]
         if is_txt:
-            if not part.is_used_up and first.num_rows < wanted:  # rows of a pipe are not waited for
-                batches += self._look_ahead()
+            if not part.is_used_up and batches[0].num_rows < wanted:  # rows of a pipe are not waited for
+                self._look_ahead()
             lines = [url for batch in batches for url in batch["url"].to_pylist() if url]
             refuse_columns(lines[:LOOKED_AT], part.description)
         while not any(has_url(batch, self._url_columns) for batch in batches):
             rows = sum(batch.num_rows for batch in batches)
-            more = self._look_ahead() if rows < wanted else []
-            if self._failure is not None:  # raised when the run comes there
+            if rows < wanted and self._look_ahead():
+                continue
+            is_short_and_from_python = rows < LOOKED_AT and any(isinstance(part, Given) for part in self._inputs)
+            if self._failure is not None or is_short_and_from_python:  # raised when the run comes there; rows that fail
                 return
-            if more:
-                batches += more
-            elif rows >= LOOKED_AT or all(isinstance(part, File) for part in self._inputs):
-                urls = [url for batch in batches for url in batch["url"].to_pylist()][:wanted]
-                names = None if is_txt else part.extent.names
-                raise no_urls(urls, part.description, names, self._columns.url, self._column_with_urls(part))
-            else:  # a few rows from Python, which fail as rows do
-                return
+            urls = [url for batch in batches for url in batch["url"].to_pylist()][:wanted]
+            names = None if is_txt else part.extent.names
+            raise no_urls(urls, part.description, names, self._url_sources[0], self._column_with_urls(part))
 
     def _column_with_urls(self, part: Input) -> str | None:
         """A column of a file that has URLs, in place of the one that has none."""
         if not isinstance(part, File) or part.is_used_up or len(part.extent.names) < 2:
             return None
-        first, *others = part.extent.names
+        names = tuple(dict.fromkeys(part.extent.names))
         again = dataclasses.replace(part, extent=Extent())
+        rows = TypedRows([Field(name, name) for name in names])
         try:
-            with closing(again.batches(Columns(first, None, tuple(others)), None)) as batches:
-                return column_with_urls(next(batches))
+            with closing(again.blocks(Wanted.only(*names))) as blocks:
+                return column_with_urls(next(rows.batches(blocks)))
         except (InputError, ReadError, StopIteration):
             return None
 
-    def _look_ahead(self) -> list[pa.RecordBatch]:
-        """The next rows, which `batches` gives once more; none at the end."""
+    def _partitions(self) -> list[str]:
+        """The columns that the names of the first file's folders give."""
+        return [*self._inputs[0].partitions] if isinstance(self._inputs[0], File) else []
+
+    def _wanted(self, is_first: bool) -> Wanted:
+        """The columns of a file: the first one must have them all, the others what is needed to fetch and to check."""
+        others = [field.source for field in self._fields if field.source]
+        names = tuple(dict.fromkeys([*self._url_sources, *others]))
+        checked = [field.source for field in self._fields if field.kind == "hash"]
+        required = frozenset(names if is_first else [*self._url_sources, *checked])
+        return Wanted(names, required, self._url_sources, is_first and any(not field.kind for field in self._fields))
+
+    def _look_ahead(self) -> bool:
+        """Read the next rows, which `batches` gives once more. Returns whether there are any."""
         try:
             batch = next(self._rows, None)
         except ReadError as error:
             self._failure, batch = error, None
-        more = [] if batch is None else [batch]
-        self._read_ahead += more
-        return more
+        if batch is not None:
+            self._read_ahead.append(batch)
+        return batch is not None
 
     def _found_inputs(self, options: InputOptions, stores: Stores) -> list[Input]:
         return inputs_of(options, stores)
@@ -228,12 +225,9 @@ class Source:
     @property
     def schema(self) -> pa.Schema:
         """`url`, then `caption` and `expected_hash` if the list has them, as strings; then the additional columns."""
-        if self._schema is None:
+        if self._typed.schema is None:
             raise AssertionError("the types are known since the first rows were read")
-        return self._schema
-
-    def _no_rows(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.schema.append(pa.field(COLUMN, pa.string())))
+        return self._typed.schema
 
     @property
     def files(self) -> list[str]:
@@ -263,7 +257,7 @@ class Source:
     @property
     def has_row_groups(self) -> bool:
         """Whether its rows can be read in any order."""
-        return list_of(self._columns.url) is None and all(
+        return list_of(self._url_sources[0]) is None and all(
             isinstance(part, File) and part.has_row_groups for part in self._inputs
         )
 
@@ -288,9 +282,11 @@ class Source:
                 found.append(f"{redacted(folder)}: {which} beside other lists is not read: --input_format=txt reads it")
         if self.first_rows is not None and has_references(self.first_rows["url"], least=0.02):
             found.append("many URLs of the list have &amp; or the like in them: --unescape_html makes these characters")
-        for name, source in self._from.items():
-            if name == RENAMED + source:
-                found.append(f"the list's column {source!r} is stored as {name!r}: any2ds writes a {source!r} itself")
+        renamed = (field for field in self._fields if field.name == RENAMED + field.source)
+        found += (
+            f"the list's column {field.source!r} is stored as {field.name!r}: any2ds writes a {field.source!r} itself"
+            for field in renamed
+        )
         if self.ignored_columns:
             columns = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {columns}")
@@ -299,7 +295,7 @@ class Source:
     @property
     def left_out(self) -> tuple[str, ...]:
         """The columns of the first input that the dataset does not keep, by their names in it."""
-        kept = set(self._from.values())
+        kept = {field.source for field in self._fields}
         return tuple(name for name in self._inputs[0].extent.names if name not in kept)
 
     @property
@@ -310,9 +306,9 @@ class Source:
     def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
         """The rows up to the limit, in batches of `schema`; with `ends`, an empty batch after each file.
 
-        A last column is `bad_rows.COLUMN`. With a seed the rows are
-        shuffled, with `ends` within each file. Raises ReadError where the list breaks off, after yielding the rows
-        before; of a shuffled list some of these are missing.
+        A last column is BAD_ROW_COLUMN. With a seed the rows are shuffled, with `ends` within each file. Raises
+        ReadError where the list breaks off, after yielding the rows before; of a shuffled list some of these are
+        missing.
         """
         with closing(self._in_order(ends) if self._seed is None else self._shuffled(self._seed, ends)) as rows:
             yield from rows if self._limit is None else _first_rows(rows, self._limit)
@@ -320,18 +316,15 @@ class Source:
 
     def _in_order(self, ends: bool) -> Batches:
         with closing(self._rows):
-            if self.first_rows is not None:
-                first, self.first_rows = self.first_rows, None
-                self._given += first.num_rows
-                yield first
-            for batch in self._rows_behind_the_first():
+            for batch in self._unread_rows():
                 self._given += batch.num_rows
                 if ends or batch.num_rows:
                     yield batch
 
-    def _rows_behind_the_first(self) -> Iterator[pa.RecordBatch]:
-        yield from self._read_ahead
-        self._read_ahead.clear()
+    def _unread_rows(self) -> Iterator[pa.RecordBatch]:
+        self.first_rows = None
+        while self._read_ahead:
+            yield self._read_ahead.pop(0)
         if self._failure is not None:
             raise self._failure
         yield from self._rows
@@ -341,30 +334,39 @@ class Source:
             files = [part for part in self._inputs if isinstance(part, File)]
             self._rows.close()
             self.first_rows, self._rows = None, self._by_row_groups(files, seed, ends)
+            self._read_ahead.clear()
             yield from self._rows
             return
         with closing(self._in_order(ends)) as rows:
             yield from mixed(rows, seed)
 
     def _by_row_groups(self, files: Sequence[File], seed: int, ends: bool) -> Batches:
+        row_groups = OpenRowGroups(files, self._wanted(is_first=False))
+
+        def groups_of(number: int) -> list[RowGroup]:
+            try:
+                sizes = row_groups.sizes(number)
+            except (InputError, ReadError) as error:
+                raise self._named(error, files[number], "row 0") from error.__cause__
+            return [RowGroup(number, group, rows, size) for group, (rows, size) in enumerate(sizes) if rows]
+
         def read(group: RowGroup) -> Batches:
-            part = files[group.file]
-            place = f"{self._place(part)}row group {group.number}, "
-            with opened.reading(group) as batches:
-                try:
-                    for batch in self._typed(batches, place):
+            part, place = files[group.file], f"row group {group.number}"
+            try:
+                with closing(row_groups.blocks(group.file, group.number)) as blocks:
+                    for batch in self._typed.batches(blocks, f"{self._place(part)}{place}, "):
                         self._given += batch.num_rows
                         yield batch
-                except ReadError as error:
-                    raise error.in_file(part.name, f"row group {group.number}") from error.__cause__
+            except (InputError, ReadError) as error:
+                raise self._named(error, part, place) from error.__cause__
 
-        with closing(OpenRowGroups(files, self._columns, self._schema)) as opened:
-            groups = opened.groups()
-            for part in groups if ends else [[group for each in groups for group in each]]:
-                with closing(shuffled(part, read, seed)) as rows:
-                    yield from rows
-                if ends and part:
-                    yield self._no_rows()
+        with ThreadPoolExecutor(_OPENED_AT_ONCE, thread_name_prefix="any2ds-lists") as pool:
+            groups = list(pool.map(groups_of, range(len(files))))
+        for part in groups if ends else [[group for each in groups for group in each]]:
+            with closing(shuffled(part, read, seed)) as rows:
+                yield from rows
+            if ends and part:
+                yield self._typed.no_rows()
 
     def close(self) -> None:
         """Close what is open, if `batches` was not read to its end."""
@@ -380,99 +382,47 @@ class Source:
         for part in self._inputs:
             used = 0
             try:
-                with closing(part.batches(self._columns, self._schema_in_list())) as batches:
-                    for batch in self._typed(batches, self._place(part)):
-                        self._warn_of_replaced(part)
-                        self._warn_of_altered(part)
-                        self._warn_of_further_columns(part)
+                with closing(part.blocks(self._wanted(is_first=self._typed.schema is None))) as blocks:
+                    for batch in self._typed.batches(blocks, self._place(part)):
+                        self._warn_of(part)
                         yield batch
                         used += batch.num_rows
-                if used:
-                    yield self._no_rows()  # the end of the file
-            except InputError as error:
-                if isinstance(error, MissingColumns):
-                    advice = url_column_advice(error.existing) if self._columns.url in error.missing else ""
-                    error = MissingColumns(error.missing, error.existing, part.description, advice)
-                elif isinstance(error, WrongFormat) and isinstance(part, File):
-                    error = WrongFormat(error.reason, part.format_of(error), part.description)
-                if self._schema is not None:
-                    reason = str(error).removeprefix(f"{part.description}: ")
-                    raise ReadError(f"row {used}", reason, part.name) from error
-                raise error
-            except ReadError as error:
-                raise error.in_file(part.name, f"row {used}") from error.__cause__
+            except (InputError, ReadError) as error:
+                raise self._named(error, part, f"row {used}") from error.__cause__
+            if used:
+                yield self._typed.no_rows()  # the end of the file
 
-    def _warn_of_further_columns(self, part: Input) -> None:
-        if not self._all or ALL in self._warned_of:
-            return
-        known = {*self._all, *self._columns.names}
-        if further := [name for name in part.extent.names if name not in known]:
-            self._warned_of.add(ALL)
-            log.warning(
-                "%s: has columns that the first list has not, and %r leaves out: %s. Name them to carry them.",
-                redacted(part.name),
-                ALL,
-                ", ".join(further[:10]),
+    def _named(self, error: InputError | ReadError, part: Input, place: str) -> Exception:
+        """An error that names the input, and unless there were no rows before, how far it was read."""
+        if isinstance(error, ReadError):
+            return error.in_file(part.name, place)
+        if isinstance(error, MissingColumns):
+            advice = url_column_advice(error.existing) if self._url_sources[0] in error.missing else ""
+            error = MissingColumns(error.missing, error.existing, part.description, advice)
+        elif isinstance(error, WrongFormat) and isinstance(part, File):
+            error = WrongFormat(error.reason, part.format_of(error), part.description)
+        if self._typed.schema is None:
+            return error
+        return ReadError(place, str(error).removeprefix(f"{part.description}: "), part.name)
+
+    def _warn_of(self, part: Input) -> None:
+        """Tell of the input what was not told of an earlier one."""
+        notes = dict(part.extent.notes)
+        known = {*self._all, *(field.source for field in self._fields)}
+        if self._all and (further := [name for name in part.extent.names if name not in known]):
+            names = ", ".join(further[:10])
+            notes[ALL] = (
+                f"has columns that the first list has not, and {ALL!r} leaves out: {names}. Name them to carry them."
             )
-
-    def _warn_of_replaced(self, part: Input) -> None:
-        if part.extent.replaced and not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "%s: %s has bytes that are not UTF-8; such bytes are replaced by U+FFFD. Convert the list to UTF-8.",
-                redacted(part.name),
-                part.extent.replaced,
-            )
-
-        elif part.extent.undecoded and not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "%s: some bytes are not %s, and are replaced by U+FFFD, also in URLs: --encoding names another",
-                redacted(part.name),
-                part.extent.undecoded[0],
-            )
-
-    def _warn_of_altered(self, part: Input) -> None:
-        for column in part.extent.altered.keys() - self._warned_of:
-            self._warned_of.add(column)
-            why = part.extent.altered[column]
-            log.warning("%s: %s. Rows with such a value have none in that column.", redacted(part.name), why)
-
-    def _schema_in_list(self) -> pa.Schema | None:
-        if self._schema is None:
-            return None
-        types = {self._from[field.name]: field.type for field in reversed(list(self._schema))}  # text wins
-        return pa.schema([pa.field(name, types.get(name, pa.string())) for name in self._columns.names])
+        for subject in notes.keys() - self._noted:
+            self._noted.add(subject)
+            log.warning("%s: %s", redacted(part.name), notes[subject])
 
     def _place(self, part: Input) -> str:
         """The file, before the place of a bad row. If the list stops at bad rows, the error names the file."""
         if self._stops_at_bad_row or len(self._inputs) == 1 or not part.name:
             return ""
         return re.split(r"[/\\]", redacted(part.name))[-1] + ", "
-
-    def _typed(self, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-        """The rows of an input in `schema`, up to the first bad row if the list stops there. Rows that do not fit are
-        bad rows; `place` is written before their numbers."""
-        typed = self._fitting(batches, place)
-        return until_bad_row(typed) if self._stops_at_bad_row else typed
-
-    def _fitting(self, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-        used = 0
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            batch = self._urls.with_template(batch)
-            if self._schema is None:
-                self._schema = schema_of(batch, self._from, self._columns, self._texts)
-            fitted, misfits = cast_rows(batch, self._from, self._schema, self._columns)
-            for column in self._url_columns:
-                at = fitted.schema.get_field_index(column)
-                fitted = fitted.set_column(at, fitted.schema.field(at), self._urls.apply(fitted.column(at)))
-            reasons = {row: f"row {used + row + 1}: {why}" for row, why in misfits.items()}
-            if COLUMN in batch.schema.names and batch[COLUMN].null_count < batch.num_rows:
-                reasons |= {row: why for row, why in enumerate(batch[COLUMN].to_pylist()) if why is not None}
-            used += batch.num_rows
-            yield with_reasons(fitted, {row: place + why for row, why in reasons.items()})
 
 
 def _asks_for_names(options: InputOptions) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.config.options import InputOptions
-from any2ds.core.errors import InputError, OptionError
-from any2ds.readers.casts import decoded
-from any2ds.readers.formats._text import NO_UTF8_IN_URL, is_text_or_binary, to_text
+from any2ds.core.errors import OptionError
+from any2ds.readers.contract import Field
 
-TEMPLATE = "any2ds.url"  # the column of URLs that are made of others, until it is called `url`
+_PART = "any2ds.url."  # before the name of a column that becomes a part of URLs
+_COLUMN = r"\{([^{}]+)\}"
 _BLANKS = " \t\r\n\ufeff\u00a0\u200b\u200c\u200d\u2060"  # a byte order mark, and what takes no room
 _ENCLOSED = r"""^(?:"(.*)"|'(.*)'|<(.*)>)$"""
 _REFERENCE = r"&(?:amp|quot|lt|gt|apos|#[0-9]+|#[xX][0-9A-Fa-f]+);"
@@ -39,19 +40,20 @@ class UrlRules:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the template."""
-        return tuple(dict.fromkeys(re.findall(r"\{([^{}]+)\}", self.template or "")))
+        return tuple(dict.fromkeys(re.findall(_COLUMN, self.template or "")))
 
-    def with_template(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch` with the column TEMPLATE, if there is a template. A URL is null if one of its columns is null or an
-        empty text.
+    @property
+    def parts(self) -> list[Field]:
+        """The columns of the template as texts."""
+        return [Field(_PART + name, name, "url") for name in self.columns]
 
-        Raises InputError for a column whose values are no texts, such as lists."""
-        if self.template is None or not batch.num_rows:
-            return batch
-        parts = re.split(r"\{([^{}]+)\}", self.template)
-        texts = {name: _texts(batch[name], name) for name in self.columns}
-        values = [texts[part] if n % 2 else pa.scalar(part) for n, part in enumerate(parts)]
-        return batch.append_column(TEMPLATE, pc.binary_join_element_wise(*values, ""))
+    def made_of(self, parts: Mapping[str, pa.Array]) -> pa.Array:
+        """The URLs that the template makes of `parts`: null where one of them is null or an empty text."""
+        texts = {
+            name: pc.if_else(pc.equal(parts[_PART + name], ""), None, parts[_PART + name]) for name in self.columns
+        }
+        pieces = re.split(_COLUMN, self.template or "")
+        return pc.binary_join_element_wise(*(texts[piece] if n % 2 else piece for n, piece in enumerate(pieces)), "")
 
     def apply(self, urls: pa.Array) -> pa.Array:
         """The URLs that texts stand for."""
@@ -67,16 +69,6 @@ class UrlRules:
             complete = pc.binary_join_element_wise(f"{self.default_scheme}://", pc.utf8_ltrim(urls, "/"), "")
             urls = pc.if_else(pc.fill_null(lacks, False), complete, urls)
         return urls
-
-
-def _texts(values: pa.Array, name: str) -> pa.Array:
-    """The values of a column as they stand in a URL, null where there is nothing."""
-    values = decoded(values)
-    try:
-        texts = to_text(values, NO_UTF8_IN_URL) if is_text_or_binary(values.type) else values.cast(pa.string())
-    except pa.ArrowException as error:
-        raise InputError(f"url_template: the column {name!r} holds {values.type}, not text") from error
-    return pc.if_else(pc.equal(texts, ""), None, texts)
 
 
 def _unescaped(url: str) -> str:

@@ -7,10 +7,10 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,8 +18,8 @@ from any2ds.config.options import InputOptions
 from any2ds.config.recipes import NewOptions
 from any2ds.core.errors import OutputError, UsageError
 from any2ds.core.paths import expanded
-from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import inputs_of
+from any2ds.readers.rows import rows_as_listed
 from any2ds.recipes.url_rows import columns_of
 from any2ds.storage.stores import Stores
 
@@ -122,9 +122,8 @@ def _columns(path: str) -> tuple[str, dict[str, str]]:
             f"{path}: no column of URLs is called {', '.join(_URLS)}: rename it, or write the recipe by hand"
         )
     others = [name for name in existing if name != url_col]
-    batches: Any = part.batches(Columns(url_col, others=tuple(others)), None)
-    schema: pa.Schema = next(batches).schema
-    batches.close()
+    with closing(rows_as_listed(part.blocks, [url_col, *others])) as batches:
+        schema = next(batches).schema
     found = {}
     for name in others:
         type = schema.field(name).type

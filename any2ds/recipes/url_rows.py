@@ -17,12 +17,13 @@ from any2ds.config.parsers import allowed_schemes, url_columns
 from any2ds.core.errors import MissingColumns, UsageError
 from any2ds.core.members import ALL, ANY, Members
 from any2ds.core.members import columns_of as columns_of_members
+from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import Features, Optional, WrongValue
-from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.columns import hash_sources
-from any2ds.readers.contract import Columns
+from any2ds.readers.contract import Wanted
 from any2ds.readers.inputs import inputs_of
+from any2ds.readers.rows import rows_as_listed
 from any2ds.recipes.recipe import Recipe, UrlRows
 from any2ds.recipes.spool import Spool
 from any2ds.storage.stores import Stores
@@ -159,16 +160,16 @@ def _in_files(rows: UrlRows, wanted: Sequence[str], config: Config) -> Iterator[
     options = InputOptions(url_list=files, input_format=rows.input_format)
     stores = Stores(config.storage.storage_options)
     names = dict.fromkeys([*wanted, rows.key_col or _KEY])
-    columns: Columns | None = None
+    columns: tuple[str, ...] = ()
     for part in inputs_of(options, stores):
-        if columns is None:
+        if not columns:
             existing = columns_of(part)
             if rows.key_col is not None and rows.key_col not in existing:
                 raise MissingColumns([rows.key_col], sorted(existing))
             url_col, *more = columns_of_members(url_columns(rows.url_col)).values() or [str(rows.url_col)]
             others = [name for name in names if name in existing and name != url_col]
-            columns = Columns(url_col, others=tuple(dict.fromkeys([*more, *others])))
-        for batch in part.batches(columns, None):
+            columns = tuple(dict.fromkeys([url_col, *more, *others]))
+        for batch in rows_as_listed(part.blocks, columns):
             yield from rows_of(batch)
 
 
@@ -177,8 +178,8 @@ def columns_of(part: Any) -> list[str]:
     if part.has_only_urls:
         return []
     try:
-        with closing(part.batches(Columns("\x00"), None)) as batches:
-            next(batches, None)
+        with closing(part.blocks(Wanted.only("\x00"))) as blocks:
+            next(blocks, None)
     except MissingColumns as error:
         return list(error.existing)
     return []

@@ -26,9 +26,9 @@ from any2ds.core.errors import DiskFull, OptionError, OutputError, ReadError
 from any2ds.core.failures import DUPLICATE
 from any2ds.core.layout import Layout
 from any2ds.core.reports import Progress, ShardReport
+from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
-from any2ds.readers import bad_rows
 from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
 from any2ds.readers.plan import cuts
 from any2ds.readers.seen_urls import SeenUrls
@@ -373,7 +373,7 @@ def test_rows_are_marked_with_the_key_of_the_first_row_with_their_url(parts: lis
 def test_rows_that_cannot_be_read_come_with_their_reasons_and_a_broken_list_breaks_off_after_its_rows() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"url": ["a", "b"]})
-        yield pa.record_batch({"url": pa.array([None, "a"]), bad_rows.COLUMN: pa.array(["row 3: no", None])})
+        yield pa.record_batch({"url": pa.array([None, "a"]), BAD_ROW_COLUMN: pa.array(["row 3: no", None])})
         raise ReadError("row 4", "the disk is gone")
 
     found = []
@@ -382,7 +382,7 @@ def test_rows_that_cannot_be_read_come_with_their_reasons_and_a_broken_list_brea
         found.extend(rows)
     assert [batch.to_pydict() for batch in found] == [
         {"url": ["a", "b"], "duplicate_of": [None, None]},
-        {"url": [None, "a"], bad_rows.COLUMN: ["row 3: no", None], "duplicate_of": [None, "000000"]},
+        {"url": [None, "a"], BAD_ROW_COLUMN: ["row 3: no", None], "duplicate_of": [None, "000000"]},
     ]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -16,19 +17,52 @@ import pytest
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat
 from any2ds.core.failures import Failure
+from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.fetch.urls import normalize
-from any2ds.readers.bad_rows import COLUMN, until_bad_row, with_reasons
-from any2ds.readers.contract import Columns, Form
+from any2ds.readers.arrow import arrow_blocks
+from any2ds.readers.contract import Field, Form, Wanted
+from any2ds.readers.rows import TypedRows
+
+
+class Columns(NamedTuple):
+    """The columns of a list that a test reads."""
+
+    url: str
+    caption: str | None = None
+    others: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] = MappingProxyType({})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.url, self.caption, *self.others)))
+
 
 URL = Columns("url")
 
 
-def batches_of(format: str, data: bytes, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    form = Form(quoting="minimal") if format == "tsv" else Form()
-    for batch in plugins.load("readers", format)(form).batches(io.BytesIO(data), columns, schema):
+def batches_of(
+    format: str,
+    data: bytes | io.BytesIO,
+    columns: Columns,
+    schema: pa.Schema | None = None,
+    stops: bool = False,
+    path: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a list; with a schema, of one that comes behind another."""
+    form = Form(quoting="minimal" if format == "tsv" else "auto", rows=path)
+    kinds = {columns.url: "url", columns.caption: "caption"}
+    rows = TypedRows(
+        [Field(name, name, kinds.get(name, ""), columns.types.get(name)) for name in columns.names],
+        stops_at_bad_row=stops,
+    )
+    required = columns.names if schema is None else [columns.url]
+    if schema is not None:
+        list(rows.batches(arrow_blocks([pa.RecordBatch.from_pylist([{}], schema=schema)])))
+    stream = io.BytesIO(data) if isinstance(data, bytes) else data
+    wanted = Wanted(columns.names, frozenset(required), (columns.url,), schema is None and bool(columns.others))
+    for batch in rows.batches(plugins.load("readers", format)(form).blocks(stream, wanted)):
         batch.validate(full=True)
-        batch = batch if COLUMN in batch.schema.names else with_reasons(batch, {})
-        assert batch.schema.names == [*columns.names, COLUMN]
+        assert batch.schema.names == [*columns.names, BAD_ROW_COLUMN]
         yield batch
 
 
@@ -43,7 +77,7 @@ def with_places(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows, and why each could not be read; empty for those that could."""
     rows = [row for batch in batches_of(format, data, columns, schema) for row in batch.to_pylist()]
-    reasons = [row.pop(COLUMN) or "" for row in rows]
+    reasons = [row.pop(BAD_ROW_COLUMN) or "" for row in rows]
     return rows, reasons
 
 
@@ -55,7 +89,7 @@ def until_broken(
     format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None
 ) -> tuple[list[dict[str, Any]], ReadError]:
     rows: list[dict[str, Any]] = []
-    batches = until_bad_row(batches_of(format, data, columns, schema))
+    batches = batches_of(format, data, columns, schema, stops=True)
     with pytest.raises(ReadError) as caught:
         rows.extend(row for batch in batches for row in batch.select(columns.names).to_pylist())
     return rows, caught.value
@@ -83,8 +117,7 @@ class Breaking(io.BytesIO):
 
 def until_lost(format: str, data: bytes, columns: Columns = URL) -> list[str]:
     rows: list[str] = []
-    form = Form(quoting="minimal") if format == "tsv" else Form()
-    batches = plugins.load("readers", format)(form).batches(Breaking(data), columns, None)
+    batches = batches_of(format, Breaking(data), columns)
     with pytest.raises(ReadError, match="connection lost"):
         rows.extend(url for batch in batches for url in batch["url"].to_pylist())
     return rows
@@ -128,7 +161,7 @@ class TestTxt:
         assert urls("txt", "\r\n".join(lines).encode()) == lines
 
     def test_batches_are_moderate(self) -> None:
-        batches = plugins.load("readers", "txt")().batches(io.BytesIO(b"a\n" * 200_000), URL, None)
+        batches = batches_of("txt", b"a\n" * 200_000, URL)
         sizes = [batch.num_rows for batch in batches]
         assert sum(sizes) == 200_000
         assert max(sizes) <= 65536
@@ -161,7 +194,7 @@ class TestSeparated:
     def test_types_are_those_of_the_first_rows(self, format: str, mark: str) -> None:
         data = self.table(mark, "url|i|f|b|d|s|none", "u|1|1.5|true|2024-01-02|x|", "v|||||y|", "")
         columns = Columns("url", None, ("i", "f", "b", "d", "s", "none"))
-        (batch,) = plugins.load("readers", format)().batches(io.BytesIO(data), columns, None)
+        (batch,) = batches_of(format, data, columns)
         types = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.string()]
         assert batch.schema.types == [*types, pa.string()]
         assert batch.select(columns.names).to_pylist()[1] == {
@@ -200,7 +233,7 @@ class TestSeparated:
     def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
         rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
-        assert (rows, error.where) == ([], "row 2")
+        assert (rows, error.where) == ([], "")  # which names the file and its row where the file is known
 
     @pytest.mark.parametrize("before", [0, 1, 5, 200_000])
     @pytest.mark.parametrize("bad", ["bad", "bad|2|3|4"])
@@ -301,8 +334,7 @@ class TestSeparated:
 
     def test_rows_behind_a_line_that_is_too_long_and_before_a_failure(self, format: str, mark: str) -> None:
         data = self.table(mark, "url|caption", 'u|"c', "x|" + "y" * 2**21, "v|c", "w")
-        reader = plugins.load("readers", format)(Form(quoting="minimal"))
-        batches = reader.batches(Failing(data), Columns("url", "caption"), None)
+        batches = batches_of(format, Failing(data), Columns("url", "caption"))
         rows: list[str | None] = []
         with pytest.raises(ReadError, match="connection lost"):
             rows.extend(url for batch in batches for url in batch["url"].to_pylist())
@@ -435,7 +467,7 @@ class TestJsonl:
     )
     def test_types(self, values: list[str], type: pa.DataType) -> None:
         data = "\n".join(f'{{"url": "u", "n": {value}}}' for value in values).encode()
-        (batch,) = plugins.load("readers", "jsonl")().batches(io.BytesIO(data), Columns("url", None, ("n",)), None)
+        (batch,) = batches_of("jsonl", data, Columns("url", None, ("n",)))
         assert batch.schema.field("n").type == type
         assert batch["n"].null_count == values.count("null")
 
@@ -637,15 +669,13 @@ class TestJson:
             ({"a": {"x": "]", "b": rows}}, "a.b"),
             ({"data": {"0": rows[0], "1": rows[1]}}, "data"),
         ):
-            reader = plugins.load("readers", "json")(Form(rows=path))
-            batches = reader.batches(io.BytesIO(json.dumps(document).encode()), Columns("url", None, ("n",)), None)
+            batches = batches_of("json", json.dumps(document).encode(), Columns("url", None, ("n",)), path=path)
             assert [row["n"] for batch in batches for row in batch.to_pylist()] == [1, 2]
 
     @pytest.mark.parametrize("path", ["image", "images.data", "info.x"])
     def test_a_path_that_is_not_there(self, path: str) -> None:
-        reader = plugins.load("readers", "json")(Form(rows=path))
         with pytest.raises(WrongFormat, match=f"--rows={path}: "):
-            list(reader.batches(io.BytesIO(b'{"info": {"y": 1}, "images": [{"url": "u"}]}'), URL, None))
+            list(batches_of("json", b'{"info": {"y": 1}, "images": [{"url": "u"}]}', URL, path=path))
 
     def test_columns_that_do_not_have_the_same_rows(self) -> None:
         with pytest.raises(ReadError, match="do not have the same rows"):
@@ -707,12 +737,13 @@ class TestParquet:
             }
         )
         columns = Columns("url", None, ("n", "time", "a.b", "nested"))
-        (batch,) = plugins.load("readers", "parquet")().batches(io.BytesIO(self.file(table)), columns, None)
-        assert batch.schema == table.select(["url", "n", "time", "a.b", "nested"]).schema
+        (batch,) = batches_of("parquet", self.file(table), columns)
+        names = ["url", "n", "time", "a.b", "nested"]
+        assert batch.select(names).schema == table.select(names).schema
 
     def test_one_large_row_group_comes_in_moderate_batches(self) -> None:
         data = self.file(pa.table({"url": [f"http://a/{i}" for i in range(200_000)]}))
-        batches = list(plugins.load("readers", "parquet")().batches(io.BytesIO(data), URL, None))
+        batches = list(batches_of("parquet", data, URL))
         assert max(batch.num_rows for batch in batches) <= 65536
         assert [url for batch in batches for url in batch["url"].to_pylist()] == [
             f"http://a/{i}" for i in range(200_000)
@@ -721,8 +752,7 @@ class TestParquet:
     def test_batches_of_wide_rows_are_small(self) -> None:
         table = pa.table({"url": ["u"] * 3000, "blob": [bytes([i % 256]) * 2**14 for i in range(3000)]})
         data = self.file(table, use_dictionary=False, compression="none")
-        reader = plugins.load("readers", "parquet")()
-        batches = reader.batches(io.BytesIO(data), Columns("url", None, ("blob",)), None)
+        batches = batches_of("parquet", data, Columns("url", None, ("blob",)))
         assert max(batch.nbytes for batch in batches) <= 2**25
 
     @pytest.mark.parametrize("keep", [0, 4, 1000, -1, -20])

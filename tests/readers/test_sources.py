@@ -35,7 +35,7 @@ from any2ds.config.options import Config, InputOptions
 from any2ds.config.parsers import COMPRESSIONS, list_format
 from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
 from any2ds.core.manifest import ListFile
-from any2ds.readers.bad_rows import COLUMN
+from any2ds.core.rows import BAD_ROW_COLUMN as COLUMN
 from any2ds.readers.sources import Source
 
 FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")

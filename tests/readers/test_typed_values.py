@@ -9,7 +9,7 @@ import pytest
 
 import any2ds
 from any2ds.config.options import InputOptions
-from any2ds.readers import bad_rows
+from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.readers.sources import Source
 from any2ds.testing.server import serve
 
@@ -57,7 +57,7 @@ def read(
         paths[-1].write_text(f"url{separator}id\n" + "".join(lines))
     source = Source(InputOptions(url_list=paths, save_additional_columns=("id",), **options))
     rows = [row for batch in source.batches() for row in batch.to_pylist()]
-    reasons = [row[bad_rows.COLUMN] for row in rows if row.get(bad_rows.COLUMN)]
+    reasons = [row[BAD_ROW_COLUMN] for row in rows if row.get(BAD_ROW_COLUMN)]
     return source.schema.field("id").type, [row["id"] for row in rows], reasons
 
 

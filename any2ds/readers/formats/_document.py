@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from any2ds.core.errors import ReadError
+from any2ds.readers.bad_rows import one_line
 from any2ds.readers.formats._objects import LONGEST_LINE, parsed
-from any2ds.readers.formats._text import one_line
 
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*'  # without the closing quote, which a piece of the document may not have

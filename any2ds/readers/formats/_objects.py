@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.bad_rows import MOST_LEADING, shown
-from any2ds.readers.contract import Columns
+from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS
+from any2ds.readers.bad_rows import excerpt, one_line, shown
+from any2ds.readers.contract import Block, Field, Wanted
 from any2ds.readers.formats._paths import flat_objects, path_to_text, roots, weight
 from any2ds.readers.formats._repair import is_not_finite, without_nan, without_surrogates
-from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, require, sliced
-from any2ds.readers.formats._typed import Block, Reasons, typed
 from any2ds.readers.paths import NUMBER, list_of, path_of
 
 LONGEST_LINE = 2**24  # bytes; as Python values they take up to 25 times as much
 TOO_LONG = f"of over {LONGEST_LINE >> 20} MiB"
+_MOST_LEADING = 1000  # bad objects before the first good one
 _ENOUGH = 100  # objects; a key that none of them has is missing
 _DEEPEST = 50  # levels of nested values, of which Arrow's files take 64
 _LONGEST_NUMBER = 4000  # digits of an integer; Python itself refuses more than 4,300
@@ -51,36 +51,47 @@ class Group(NamedTuple):
     size: int = 0  # bytes of their text; 0 for rows that are Python objects
 
 
-def object_batches(
-    groups: Iterable[Group], columns: Columns, schema: pa.Schema | None, place: str, keys: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """One batch for each group. `place` is the word before an object's number: line, item, row. The keys of the first
+def object_blocks(groups: Iterable[Group], wanted: Wanted, place: str, keys: list[str]) -> Iterator[Block]:
+    """One block for each group. `place` is the word before an object's number: line, item, row. The keys of the first
     objects are added to `keys`.
 
     A column must occur in the first group, if only in one object, or in groups of together 100 objects where they are
-    smaller; the column of the URLs so in every list. Values of kinds that do not go together, objects whose keys differ
-    and nested values without a type become JSON text. An object with another value that does not have the type of its
-    column is a bad row, as is one whose URL is an array or an object.
+    smaller. Values of kinds that do not go together, objects whose keys differ and nested values without a type become
+    JSON text. An object with another value that does not have the type of its column is a bad row, as is one whose URL
+    is an array or an object.
     """
-    wanted = columns.of_file(is_first=schema is None)
-    if any(path_of(name).is_nested for name in columns.names):
-        groups = _flattened(groups, columns)
-    blocks = _blocks(_gathered(groups, wanted), columns, wanted, place, keys)
-    for batch in typed(blocks, columns, schema, _Objects()):
-        yield from sliced(batch)
+    if any(path_of(name).is_nested for name in wanted.names):
+        groups = _flattened(groups, wanted)
+    for group in _gathered(groups, wanted.required):
+        bad = {row: item for row, item in enumerate(group.items) if isinstance(item, str)}
+        objects: list[Mapping[str, Any]] = [{} if isinstance(item, str) else item for item in group.items]
+        if not keys and len(bad) < len(objects):
+            keys += dict.fromkeys(str(key) for item in objects[:_ENOUGH] for key in item)
+            if not wanted.required <= set(keys):
+                wanted.found_in([*dict.fromkeys([*keys, *set[str]().union(*objects)])])
+        values = {name: [item.get(name) for item in objects] for name in wanted.names}
+        for name, column in values.items():
+            if _NESTED_KINDS.isdisjoint(map(type, column)):
+                continue
+            for row, value in enumerate(column):
+                if isinstance(value, _NESTED) and (name == wanted.url or _is_deep(value)):
+                    column[row] = None
+                    why = _no_url(name, value) if name == wanted.url else f"more than {_DEEPEST} levels"
+                    bad.setdefault(row, f"column {name!r}: {why}")
+        yield Block(values, len(objects), OBJECTS, _places(place, group.numbers), bad)
 
 
-def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
+def _flattened(groups: Iterable[Group], wanted: Wanted) -> Iterator[Group]:
     """The rows that objects stand for, in groups of bounded size: what elements of a list share counts each time."""
-    names, each = columns.names, list_of(columns.url)
+    names, each = wanted.names, list_of(wanted.url)
     shared = [name for name in names if list_of(name) is None and not name.endswith(NUMBER)]
-    for group in groups if each is None else _with_lists(groups, columns.url, path_of(each).root):
+    for group in groups if each is None else _with_lists(groups, wanted):
         items, numbers, size = list[Item](), list[int](), 0
         for item, number in zip(group.items, group.numbers, strict=True):
             rows: Iterable[Item] = [item]
             item_size = 0
             if not isinstance(item, str):
-                own = None if columns.url in item else each
+                own = None if wanted.url in item else each
                 rows = flat_objects(item, names, own)
                 item_size = weight(map(item.get, roots(shared, item))) if own else 0
             for row in rows:
@@ -94,31 +105,31 @@ def _flattened(groups: Iterable[Group], columns: Columns) -> Iterator[Group]:
             yield Group(items, numbers, size)
 
 
-def _with_lists(groups: Iterable[Group], url: str, root: str) -> Iterator[Group]:
-    """`groups`. Raises MissingColumns if none of the first objects has the column `root`, in which the lists are."""
-    objects, keys, is_known = 0, dict[str, None](), False
-
-    def check() -> None:
-        if not {root, url} & keys.keys():
-            require([url], list(keys))
-
+def _with_lists(groups: Iterable[Group], wanted: Wanted) -> Iterator[Group]:
+    """`groups`. Raises MissingColumns if none of the first objects has the column in which the lists are."""
+    objects, keys = 0, dict[str, None]()
     for group in groups:
-        if not is_known:
+        if objects < _ENOUGH:
             own = [item for item in group.items if not isinstance(item, str)]
             objects += len(own)
             keys |= dict.fromkeys(str(key) for item in own[:_ENOUGH] for key in item)
-            if is_known := objects >= _ENOUGH:
-                check()
+            if objects >= _ENOUGH:
+                _require_list(wanted, keys)
         yield group
-    if objects and not is_known:
-        check()
+    if 0 < objects < _ENOUGH:
+        _require_list(wanted, keys)
+
+
+def _require_list(wanted: Wanted, keys: Collection[str]) -> None:
+    if path_of(wanted.url).root not in keys and wanted.url not in keys:
+        Wanted.only(wanted.url).found_in([*keys])
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
     """`groups`, the first of them joined until all `names` have occurred, or _ENOUGH objects."""
     iterator, missing, failure = iter(groups), set(names), None
     items, numbers, objects, size = list[Item](), list[int](), 0, 0
-    while missing and objects < _ENOUGH and len(items) <= MOST_LEADING and size <= LONGEST_LINE:
+    while missing and objects < _ENOUGH and len(items) <= _MOST_LEADING and size <= LONGEST_LINE:
         try:
             group = next(iterator, None)
         except ReadError as error:
@@ -135,30 +146,6 @@ def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
     if failure is not None:
         raise failure
     yield from iterator
-
-
-def _blocks(
-    groups: Iterable[Group], columns: Columns, wanted: Sequence[str], place: str, keys: list[str]
-) -> Iterator[Block]:
-    for group in groups:
-        bad: Reasons = {row: item for row, item in enumerate(group.items) if isinstance(item, str)}
-        objects: list[Mapping[str, Any]] = [{} if isinstance(item, str) else item for item in group.items]
-        if not keys and len(bad) < len(objects):
-            keys += dict.fromkeys(str(key) for item in objects[:_ENOUGH] for key in item)
-            occurring = set[str]().union(*objects)
-            if absent := [name for name in wanted if name not in occurring]:
-                require(absent, keys)
-        values = {name: [item.get(name) for item in objects] for name in columns.names}
-        for name, column in values.items():
-            if _NESTED_KINDS.isdisjoint(map(type, column)):
-                continue
-            for row, value in enumerate(column):
-                if isinstance(value, _NESTED) and (name == columns.url or _is_deep(value)):
-                    column[row] = None
-                    why = _no_url(name, value) if name == columns.url else f"more than {_DEEPEST} levels"
-                    bad.setdefault(row, f"column {name!r}: {why}")
-        if objects:
-            yield Block(values, len(objects), bad, _places(place, group.numbers))
 
 
 def _no_url(column: str, value: Any) -> str:
@@ -197,6 +184,16 @@ def parsed(line: bytes) -> Any:
     return without_surrogates(json.loads(line, parse_int=_integer))
 
 
+def item_of(text: bytes, is_too_long: bool, word: str) -> Item:
+    """The object that a text is; `word` is what the text is in the list: line, item."""
+    try:
+        value = parsed(text)
+    except (ValueError, RecursionError) as error:
+        why = f"a {word} {TOO_LONG}" if is_too_long else f"not JSON ({one_line(error)})"
+        return f"{why}: {excerpt(text)!r}"
+    return value if isinstance(value, dict) else f"not a JSON object: {excerpt(text, 50)}"
+
+
 def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= _LONGEST_NUMBER else digits
 
@@ -216,9 +213,7 @@ class _Objects:
             return found if is_whole else pa.string()
         return pa.string() if pa.types.is_null(found) else found
 
-    def convert(
-        self, column: str, values: Sequence[Any], type: pa.DataType, is_declared: bool
-    ) -> tuple[pa.Array, Iterable[int]]:
+    def convert(self, values: Sequence[Any], type: pa.DataType, field: Field) -> tuple[pa.Array, Iterable[int]]:
         if {value.__class__ for value in values} - {None.__class__} <= _KINDS.get(type, frozenset()):
             try:
                 return pa.array(values, type), ()
@@ -227,11 +222,17 @@ class _Objects:
         fitting, misfits = [], []
         for row, value in enumerate(values):
             try:
-                fitting.append(_fitting(value, type, is_declared))
+                fitting.append(_fitting(value, type, field.type is not None))
             except _MISFIT:
                 fitting.append(None)
                 misfits.append(row)
-        return pa.array(fitting, type), misfits
+        try:
+            return pa.array(fitting, type), misfits
+        except pa.ArrowNotImplementedError as error:
+            raise ReadError("", excerpt(str(error))) from error
+
+
+OBJECTS = _Objects()
 
 
 def _fitting(value: Any, type: pa.DataType, is_declared: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.readers.casts import decoded
+from any2ds.readers.arrow import decoded
 from any2ds.readers.paths import EACH, NUMBER, Path, Step, path_of
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile
-from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -18,19 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
+from any2ds.readers.arrow import NO_UTF8_IN_URL, cast_each, to_text
 from any2ds.readers.bad_rows import excerpt, shown
-from any2ds.readers.casts import cast_each
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import (
-    NO_UTF8_IN_URL,
-    TextReader,
-    names_to_read,
-    sliced,
-    to_text,
-    whole_lines,
-    without_comments,
-)
-from any2ds.readers.formats._typed import Block, Reasons, typed
+from any2ds.readers.contract import Block, Field, Wanted
+from any2ds.readers.formats._text import UNDECODED, TextReader, whole_lines, without_comments
 
 LONGEST_ROW = 2**21  # bytes
 _LOOKED_AT = 1000  # first lines that tell whether values are quoted
@@ -49,27 +39,41 @@ class Separated(TextReader):
 
     separator: ClassVar[str]
     is_quoted: ClassVar[bool | None]  # None: if the first rows are
-    replaced: str | None = None  # the first row with bytes that are not UTF-8 and became U+FFFD
-    altered: Mapping[str, str] = MappingProxyType({})  # column of integers with a value that became null -> why
-    names: Sequence[str] = ()  # of the columns, once the header is read
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = whole_lines(self._pieces(stream, LONGEST_ROW), LONGEST_ROW)
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
+        pieces = whole_lines(self._pieces(stream), LONGEST_ROW)
         pieces = without_comments(pieces, self._form.comment)
         first = next((piece for piece in pieces if piece.strip()), None)
         if first is None:
             return
         lines = _lines(first)
-        grammar = self._grammar(lines, columns.url)
+        grammar = self._grammar(lines, wanted.url)
         self.names = self._form.columns or grammar.header(lines)
-        wanted = self._wanted(columns, schema)
-        grammar.width, grammar.url = len(self.names), self.names.index(columns.url)
+        names = self._names_in_header(wanted)
+        grammar.width, grammar.url = len(self.names), self.names.index(wanted.url)
         rest = _bytes("".join(lines[grammar.used :]))
-        texts = _Texts()
-        self.altered = texts.altered
-        parsed = grammar.parsed(chain([rest] if rest else [], pieces), [self.names.index(name) for name in wanted])
-        for batch in typed(self._blocks(parsed, columns, wanted), columns, schema, texts):
-            yield from sliced(batch)
+        texts, used = _Texts(self.notes), 0 if self._form.columns else 1
+        for arrays, bad in grammar.parsed(chain([rest] if rest else [], pieces), list(map(self.names.index, names))):
+            start = used + 1
+            used += len(arrays[0])
+            self._tell_of_bytes(
+                (array for name, array in zip(names, arrays, strict=True) if name not in wanted.urls), start
+            )
+            values = {
+                name: to_text(array, NO_UTF8_IN_URL if name in wanted.urls else "replace")
+                for name, array in zip(names, arrays, strict=True)
+            }
+            yield Block(values, len(arrays[0]), texts, lambda row, start=start: f"row {start + row}", bad)  # type: ignore[misc]
+
+    def _tell_of_bytes(self, columns: Iterable[pa.Array], start: int) -> None:
+        """Tell the user of the first row with bytes that are not UTF-8, where rows count from `start`."""
+        binary = [array for array in columns if pa.types.is_binary(array.type)] if UNDECODED not in self.notes else []
+        changed = (pc.index(pc.not_equal(array, to_text(array).cast(pa.binary())), True).as_py() for array in binary)
+        if (row := min((row for row in changed if row >= 0), default=None)) is not None:
+            self.notes[UNDECODED] = (
+                f"row {start + row} has bytes that are not UTF-8; such bytes are replaced by U+FFFD."
+                " Convert the list to UTF-8."
+            )
 
     def _grammar(self, lines: Sequence[str], url: str) -> Grammar:
         separator = self._form.separator or self.separator
@@ -81,35 +85,19 @@ class Separated(TextReader):
             is_quoted = quoted.fits(lines[quoted.used :][:_LOOKED_AT])
         return Grammar(separator, is_quoted)
 
-    def _blocks(
-        self, parsed: Iterable[tuple[list[pa.Array], Reasons]], columns: Columns, wanted: Sequence[str]
-    ) -> Iterator[Block]:
-        used, urls = 0 if self._form.columns else 1, {columns.url, *columns.urls}
-        for arrays, bad in parsed:
-            first, rows, replaced = used + 1, len(arrays[0]), list[int]()
-            used += rows
-            values = {
-                name: to_text(array, NO_UTF8_IN_URL) if name in urls else to_text(array, "replace", replaced)
-                for name, array in zip(wanted, arrays, strict=True)
-            }
-            if replaced and self.replaced is None:
-                self.replaced = f"row {first + min(replaced)}"
-            if rows:
-                yield Block(values, rows, bad, lambda row, first=first: f"row {first + row}")  # type: ignore[misc]
-
-    def _wanted(self, columns: Columns, schema: pa.Schema | None) -> list[str]:
+    def _names_in_header(self, wanted: Wanted) -> list[str]:
         existing = self.names
         try:
-            return names_to_read(columns, existing, schema)
+            return wanted.found_in(existing)
         except MissingColumns as error:
-            if columns.url not in error.missing:
+            if wanted.url not in error.missing:
                 raise
             if any(_HAS_SCHEME.match(name) for name in existing):
                 example = ",".join("url" if _HAS_SCHEME.match(name) else f"c{n}" for n, name in enumerate(existing))
                 raise WrongFormat(
                     f"the first line looks like data, not a header ({excerpt(existing[0], 80)!r}): "
                     + ("" if len(existing) > 1 else "give --input_format=txt if it holds one URL a line, or ")
-                    + f"name its columns, {columns.url!r} among them, as in --columns={example}"
+                    + f"name its columns, {wanted.url!r} among them, as in --columns={example}"
                 ) from error
             mark = next((mark for mark in "\t;|," if len(existing) == 1 and mark in existing[0]), None)
             if mark is not None:
@@ -166,7 +154,7 @@ class Grammar:
             at += size
         return is_quoted
 
-    def parsed(self, pieces: Iterator[bytes], wanted: Sequence[int]) -> Iterator[tuple[list[pa.Array], Reasons]]:
+    def parsed(self, pieces: Iterator[bytes], wanted: Sequence[int]) -> Iterator[tuple[list[pa.Array], dict[int, str]]]:
         """The `wanted` columns of all rows as text or binary, and why some are bad. `pieces` are whole lines."""
         rest: list[str] = []  # a row with a quote that may be closed in the next piece
         for piece in chain(pieces, [None]):
@@ -176,7 +164,7 @@ class Grammar:
             if clean is not None:
                 yield clean, {}
                 continue
-            lines, rows, bad, at = rest + _lines(piece or b""), list[list[str] | None](), Reasons(), 0
+            lines, rows, bad, at = rest + _lines(piece or b""), list[list[str] | None](), dict[int, str](), 0
             rest = []
             while at < len(lines):
                 values, size, reason = self._row(lines, at, is_last=piece is None)
@@ -302,8 +290,8 @@ _INTEGER = _WRITTEN[0][1]
 class _Texts:
     """Values that are texts: a type is inferred if the first values of a column all come back as they are typed."""
 
-    def __init__(self) -> None:
-        self.altered: dict[str, str] = {}  # column of integers with a value that became null -> why
+    def __init__(self, notes: dict[str, str]) -> None:
+        self._notes = notes  # column of integers with a value that became null -> why
 
     def infer(self, texts: pa.Array) -> pa.DataType:
         values = _without_nulls(texts).drop_null()
@@ -322,30 +310,33 @@ class _Texts:
                 return type
         return pa.string()
 
-    def convert(
-        self, column: str, texts: pa.Array, type: pa.DataType, is_declared: bool
-    ) -> tuple[pa.Array, Iterable[int]]:
+    def convert(self, texts: pa.Array, type: pa.DataType, field: Field) -> tuple[pa.Array, Iterable[int]]:
         if pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_binary(type):
             return texts.cast(type), ()
         if pa.types.is_large_binary(type):
             return texts.cast(pa.binary()).cast(type), ()
         values = _without_nulls(texts)
-        if pa.types.is_integer(type) and not is_declared:
-            follows = pc.fill_null(_follows(values, _INTEGER), True)
-            if not pc.all(follows).as_py():
-                values = self._without_altered(column, values, follows, type)
-        return cast_each(values, type)
+        if pa.types.is_integer(type) and field.type is None:
+            values = self._without_altered(field.source, values, type)
+        try:
+            return cast_each(values, type)
+        except pa.ArrowException as error:
+            raise ReadError("", excerpt(str(error))) from error
 
-    def _without_altered(self, column: str, values: pa.Array, follows: pa.Array, type: pa.DataType) -> pa.Array:
+    def _without_altered(self, column: str, values: pa.Array, type: pa.DataType) -> pa.Array:
         """Integers that would not come back as they are typed are null; what is no integer is left as it is."""
+        follows = pc.fill_null(_follows(values, _INTEGER), True)
+        if pc.all(follows).as_py():
+            return values
         _, misfits = cast_each(values, type)
         wrong = set(misfits)
         altered = [not follow and row not in wrong for row, follow in enumerate(follows.to_pylist())]
         if any(altered):
-            self.altered.setdefault(
+            self._notes.setdefault(
                 column,
                 f"column {column!r}: {shown(values[altered.index(True)].as_py())} would not be kept as it is written in"
-                f" {type}, the type of the first rows; --column_types={column}:string keeps it",
+                f" {type}, the type of the first rows; --column_types={column}:string keeps it."
+                " Rows with such a value have none in that column.",
             )
         return pc.if_else(pa.array(altered, pa.bool_()), None, values)
 

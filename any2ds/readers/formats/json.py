@@ -8,13 +8,14 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
-from any2ds.readers.bad_rows import excerpt
-from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.core.errors import ReadError, WrongFormat
+from any2ds.readers.arrow import BATCH_ROWS
+from any2ds.readers.bad_rows import one_line
+from any2ds.readers.contract import AS_USUAL, Block, Form, Wanted
 from any2ds.readers.formats._document import Document, Ended, Malformed
-from any2ds.readers.formats._objects import TOO_LONG, Group, Item, object_batches, parsed
-from any2ds.readers.formats._text import BATCH_ROWS, BLOCK, TextReader, one_line
-from any2ds.readers.formats.jsonl import line_batches
+from any2ds.readers.formats._objects import TOO_LONG, Group, Item, item_of, object_blocks, parsed
+from any2ds.readers.formats._text import BLOCK, TextReader
+from any2ds.readers.formats.jsonl import line_groups
 
 _KNOWN = "an array of objects, one object a line, or an object of columns as pandas writes it"
 
@@ -27,7 +28,7 @@ class Json(TextReader):
         super().__init__(form)
         self.names: list[str] = []  # keys of the first objects, or of the columns
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
         pieces = self._pieces(stream)
         head = next((piece for piece in pieces if piece.strip()), b"").lstrip()
         if not head:
@@ -35,53 +36,51 @@ class Json(TextReader):
         document = Document(chain([head], pieces))
         if self._form.rows is not None:
             find(document, self._form.rows)
-            yield from object_batches(_groups(_items(_elements(document))), columns, schema, "item", self.names)
+            groups, place = _groups(_items(_elements(document))), "item"
         elif head.startswith(b"["):
             if head[1:].lstrip()[:1] not in (b"{", b"]", b""):
                 raise WrongFormat(f"this array begins with something else than an object: a list is {_KNOWN}")
-            texts = _to_the_end(document, _elements(document))
-            yield from object_batches(_groups(_items(texts)), columns, schema, "item", self.names)
+            groups, place = _groups(_items(_to_the_end(document, _elements(document)))), "item"
         elif not head.startswith(b"{"):
             raise WrongFormat(f"neither an array nor an object: a list is {_KNOWN}")
         else:
-            yield from self._of_objects(head, pieces, document, columns, schema)
+            groups, place = self._of_objects(head, pieces, document, wanted)
+        yield from object_blocks(groups, wanted, place, self.names)
 
     def _of_objects(
-        self, head: bytes, pieces: Iterator[bytes], document: Document, columns: Columns, schema: pa.Schema | None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a document that begins with an object: columns, or the first row."""
+        self, head: bytes, pieces: Iterator[bytes], document: Document, wanted: Wanted
+    ) -> tuple[Iterator[Group], str]:
+        """The rows of a document that begins with an object, columns or the first row, and the word for their place."""
         outline, is_cut = _outline(head)
-        lacks_urls = columns.url not in outline and not {"[", "{"}.isdisjoint(outline.values())
+        lacks_urls = wanted.url not in outline and not {"[", "{"}.isdisjoint(outline.values())
         has_long_columns = lacks_urls and is_cut  # before that of the URLs
-        if has_long_columns or outline.get(columns.url, "") in ("[", "{"):
-            yield from self._of_columns(document, columns, schema)
-        elif lacks_urls and "\n" not in outline:
-            raise _no_rows_here(outline, columns.url)
-        elif _is_object(head.partition(b"\n")[0]):
-            yield from line_batches(chain([head], pieces), columns, schema, self.names)
-        else:
-            yield from object_batches(_groups(_items(_objects(document))), columns, schema, "item", self.names)
+        if has_long_columns or outline.get(wanted.url, "") in ("[", "{"):
+            return _groups(_rows(self._columns(document, wanted))), "row"
+        if lacks_urls and "\n" not in outline:
+            raise _no_rows_here(outline, wanted.url)
+        if _is_object(head.partition(b"\n")[0]):
+            return line_groups(chain([head], pieces)), "line"
+        return _groups(_items(_objects(document))), "item"
 
-    def _of_columns(self, document: Document, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        found: dict[str, list[pa.Array]] = {}
+    def _columns(self, document: Document, wanted: Wanted) -> dict[str, list[pa.Array]]:
+        columns: dict[str, list[pa.Array]] = {}
         labels: dict[str, list[str]] = {}
         outline: dict[str, str] = {}
         for name in document.members():
-            self.names.append(name)
             outline[name] = document.peek().decode(errors="replace")
-            if name not in columns.names:
+            if name not in wanted.names:
                 document.value(is_wanted=False)
                 continue
             labels[name] = []
-            found[name] = _column(document, labels[name])
-        if columns.url not in found:
-            raise _no_rows_here(outline, columns.url)
-        if absent := [name for name in columns.of_file(is_first=schema is None) if name not in found]:
-            raise MissingColumns(absent, self.names)
-        sizes = {name: sum(map(len, arrays)) for name, arrays in found.items()}
-        if len({*sizes.values()}) > 1 or any(own != labels[columns.url] for own in labels.values()):
-            raise ReadError("row 0", f"the columns {', '.join(found)} do not have the same rows")
-        yield from object_batches(_groups(_rows(found)), columns, schema, "row", self.names)
+            columns[name] = _column(document, labels[name])
+        if wanted.url not in columns:
+            raise _no_rows_here(outline, wanted.url)
+        self.names += outline
+        wanted.found_in(self.names)
+        sizes = {name: sum(map(len, arrays)) for name, arrays in columns.items()}
+        if len({*sizes.values()}) > 1 or any(own != labels[wanted.url] for own in labels.values()):
+            raise ReadError("row 0", f"the columns {', '.join(columns)} do not have the same rows")
+        return columns
 
 
 def find(document: Document, path: str) -> None:
@@ -160,37 +159,27 @@ def _groups(rows: Iterator[tuple[Item, int]]) -> Iterator[Group]:
     """
     items: list[Item] = []
     used = size = 0
-    failure: ReadError | None = None
-    is_read = False
-    while not is_read:
-        try:
-            row = next(rows, None)
-        except ReadError as error:
-            failure, row = error, None
-        if row is not None:
-            items.append(row[0])
-            size += row[1]
-        is_read = row is None
-        if len(items) == BATCH_ROWS or size >= BLOCK or is_read:
-            yield Group(items, range(used + 1, used + len(items) + 1), size)
-            used, size, items = used + len(items), 0, []
-    if failure is not None:
-        where = f"item {used + 1}" if isinstance(failure, Malformed) else failure.where
-        raise ReadError(where, failure.reason) from failure.__cause__
+
+    def group() -> Group:
+        return Group(items, range(used + 1, used + len(items) + 1), size)
+
+    try:
+        for item, length in rows:
+            items.append(item)
+            size += length
+            if len(items) == BATCH_ROWS or size >= BLOCK:
+                yield group()
+                used, size, items = used + len(items), 0, []
+    except ReadError as error:
+        yield group()
+        where = f"item {used + len(items) + 1}" if isinstance(error, Malformed) else error.where
+        raise ReadError(where, error.reason) from error.__cause__
+    yield group()
 
 
 def _items(texts: Texts) -> Iterator[tuple[Item, int]]:
-    return ((_item(text), len(text or b"")) for text in texts)
-
-
-def _item(text: bytes | None) -> Item:
-    if text is None:
-        return f"an item {TOO_LONG}"
-    try:
-        item = parsed(text)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({one_line(error)}): {excerpt(text)!r}"
-    return item if isinstance(item, dict) else f"not a JSON object: {excerpt(text, 50)}"
+    too_long = f"an item {TOO_LONG}"
+    return ((too_long, 0) if text is None else (item_of(text, False, "item"), len(text)) for text in texts)
 
 
 # --- one column after the other ---

@@ -6,13 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-import pyarrow as pa
-
 from any2ds.core.errors import WrongFormat
-from any2ds.readers.bad_rows import excerpt
-from any2ds.readers.contract import AS_USUAL, Columns, Form
-from any2ds.readers.formats._objects import LONGEST_LINE, TOO_LONG, Group, Item, object_batches, parsed
-from any2ds.readers.formats._text import BLOCK, TextReader, one_line, whole_lines
+from any2ds.readers.contract import AS_USUAL, Block, Form, Wanted
+from any2ds.readers.formats._objects import LONGEST_LINE, Group, Item, item_of, object_blocks
+from any2ds.readers.formats._text import BLOCK, TextReader, whole_lines
 
 _ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
 
@@ -24,20 +21,13 @@ class Jsonl(TextReader):
         super().__init__(form)
         self.names: list[str] = []  # keys of the first objects
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        has_types = schema is not None or not columns.others
-        held = 0 if has_types else BLOCK  # one object is too few to tell types from
-        return line_batches(self._pieces(stream, held=held), columns, schema, self.names)
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
+        held = BLOCK if wanted.needs_types else 0  # one object is too few to tell types from
+        return object_blocks(line_groups(self._pieces(stream, held)), wanted, "line", self.names)
 
 
-def line_batches(
-    pieces: Iterator[bytes], columns: Columns, schema: pa.Schema | None, keys: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of JSON lines; the first keys are added to `keys`."""
-    return object_batches(_groups(pieces), columns, schema, "line", keys)
-
-
-def _groups(pieces: Iterator[bytes]) -> Iterator[Group]:
+def line_groups(pieces: Iterator[bytes]) -> Iterator[Group]:
+    """The rows of JSON lines."""
     number = 0
     for block in whole_lines(pieces, LONGEST_LINE):
         items: list[Item] = []
@@ -48,18 +38,9 @@ def _groups(pieces: Iterator[bytes]) -> Iterator[Group]:
                 continue
             if number == 1 and _ARRAY.match(line):
                 raise WrongFormat("this is an array in one document, not one object a line", "json")
-            items.append(_item(line))
+            items.append(item_of(line, len(line) > LONGEST_LINE, "line"))
             numbers.append(number)
         yield Group(items, numbers, len(block))
-
-
-def _item(line: bytes) -> Item:
-    try:
-        value = parsed(line)
-    except (ValueError, RecursionError) as error:
-        why = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else f"a line {TOO_LONG}"
-        return f"{why}: {excerpt(line)!r}"
-    return value if isinstance(value, dict) else f"not a JSON object: {excerpt(line, 50)}"
 
 
 PART = Jsonl

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.contract import AS_USUAL, Columns, Form
+from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS, arrow_blocks
+from any2ds.readers.bad_rows import one_line
+from any2ds.readers.contract import AS_USUAL, Block, Form, Wanted
 from any2ds.readers.formats._paths import flat_batches, names_with_paths, roots
-from any2ds.readers.formats._text import BATCH_BYTES, BATCH_ROWS, joined, names_to_read, one_line, sliced
 from any2ds.readers.paths import list_of
 
 # Rows that are decoded at once. The file's own figures do not tell how large these are: all may refer to one value of
@@ -40,27 +41,26 @@ class Parquet:
     def __init__(self, form: Form = AS_USUAL) -> None:
         pass  # Parquet says all of it itself
 
-    def row_groups(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> RowGroups:
-        return RowGroups(stream, columns, schema)
+    def row_groups(self, stream: BinaryIO, wanted: Wanted) -> RowGroups:
+        return RowGroups(stream, wanted)
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        used = 0
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
+        used, each = 0, list_of(wanted.url)
         try:
             with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
-                self.rows = file.metadata.num_rows if list_of(columns.url) is None else None
+                self.rows = file.metadata.num_rows if each is None else None
                 self.names = file.schema_arrow.names
-                names = names_to_read(columns, names_with_paths(file.schema_arrow, columns.names), schema)
+                names = wanted.found_in(names_with_paths(file.schema_arrow, wanted.names))
                 read = roots(names, self.names)
+                groups = range(file.metadata.num_row_groups)
+                bombs = _bombs(file.metadata, read, groups)
                 rows = _decoded_rows(file.metadata, read)
-                bombs = _bombs(file.metadata, read)
-                groups = range(min(bombs, default=file.metadata.num_row_groups))
-                decoded = file.iter_batches(rows, groups, columns=read, use_threads=False)
-                for large in joined(
-                    flat_batches(decoded, names, list_of(columns.url), BATCH_BYTES), BATCH_ROWS, BATCH_BYTES
-                ):
-                    for batch in sliced(large):
-                        yield batch
-                        used += batch.num_rows
+                whole = groups[: min(bombs, default=None)]
+                decoded = file.iter_batches(rows, whole, columns=read, use_threads=False)
+                flat = flat_batches(decoded, names, each, BATCH_BYTES)
+                for block in arrow_blocks(_joined(flat, BATCH_ROWS, BATCH_BYTES)):
+                    yield block
+                    used += block.rows
                 if bombs:
                     raise ReadError(f"row {used}", bombs[min(bombs)])
         except (pa.ArrowException, OSError) as error:
@@ -70,14 +70,13 @@ class Parquet:
 class RowGroups:
     """A file whose row groups are read one by one, several of them in turns; each row of it is a row of the list."""
 
-    def __init__(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> None:
+    def __init__(self, stream: BinaryIO, wanted: Wanted) -> None:
         """Raises MissingColumns, ReadError."""
         try:
             self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_GROUP_BUFFER)
         except (pa.ArrowException, OSError) as error:
             raise ReadError("row 0", one_line(error)) from error
-        existing = names_with_paths(self._file.schema_arrow, columns.names)
-        self._names = names_to_read(columns, existing, schema)
+        self._names = wanted.found_in(names_with_paths(self._file.schema_arrow, wanted.names))
         self._read = roots(self._names, self._file.schema_arrow.names)
         self._rows = _decoded_rows(self._file.metadata, self._read)
 
@@ -85,26 +84,49 @@ class RowGroups:
     def sizes(self) -> list[tuple[int, int]]:
         """The rows of each, and the bytes that the columns take uncompressed."""
         metadata = self._file.metadata
-        wanted = _wanted(metadata, self._read)
+        columns = _leaves(metadata, self._read)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        return [(g.num_rows, sum(g.column(i).total_uncompressed_size for i in wanted)) for g in groups]
+        return [(g.num_rows, sum(g.column(i).total_uncompressed_size for i in columns)) for g in groups]
 
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+    def blocks(self, number: int) -> Iterator[Block]:
         """The rows of one. Raises ReadError."""
-        if (reason := _bombs(self._file.metadata, self._read).get(number)) is not None:
-            raise ReadError(f"row group {number}", reason)
+        if bombs := _bombs(self._file.metadata, self._read, [number]):
+            raise ReadError("", bombs[number])
         try:
             decoded = self._file.iter_batches(self._rows, [number], columns=self._read, use_threads=False)
             flat = flat_batches(decoded, self._names, None, _GROUP_BATCH_BYTES)
-            for large in joined(flat, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES):
-                yield from sliced(large)
+            yield from arrow_blocks(_joined(flat, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES))
         except (pa.ArrowException, OSError) as error:
-            raise ReadError(f"row group {number}", one_line(error)) from error
+            raise ReadError("", one_line(error)) from error
+
+
+def _joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Neighbours in one batch, as long as they are within both limits; what was read before an error comes first."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    try:
+        for batch in batches:
+            if waiting and (rows + batch.num_rows > most_rows or size + batch.nbytes > most_bytes):
+                yield from _concatenated(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+    except Exception:
+        yield from _concatenated(waiting)
+        raise
+    yield from _concatenated(waiting)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    try:
+        return [pa.concat_batches(batches)] if batches else []
+    except pa.ArrowException:  # dictionaries in nested values, which cannot be joined
+        return batches
 
 
 def _decoded_rows(metadata: pq.FileMetaData, names: list[str]) -> int:
-    wanted = _wanted(metadata, names)
-    chunks = (metadata.row_group(group).column(i) for group in range(metadata.num_row_groups) for i in wanted)
+    columns = _leaves(metadata, names)
+    chunks = (metadata.row_group(group).column(i) for group in range(metadata.num_row_groups) for i in columns)
     dense = [
         chunk.total_uncompressed_size
         for chunk in chunks
@@ -113,11 +135,11 @@ def _decoded_rows(metadata: pq.FileMetaData, names: list[str]) -> int:
     return max(_LEAST_DECODED_ROWS, min(_DECODED_ROWS, _DECODED_BYTES // max(1, max(dense, default=1))))
 
 
-def _bombs(metadata: pq.FileMetaData, names: list[str]) -> dict[int, str]:
+def _bombs(metadata: pq.FileMetaData, names: list[str], numbers: Iterable[int]) -> dict[int, str]:
     """Number of each row group that is not decoded -> why."""
-    found = {}
-    for number in range(metadata.num_row_groups):
-        for i in _wanted(metadata, names):
+    found, columns = {}, _leaves(metadata, names)
+    for number in numbers:
+        for i in columns:
             chunk = metadata.row_group(number).column(i)
             small, large = chunk.total_compressed_size, chunk.total_uncompressed_size
             if large > _BOMB_BYTES and large > _BOMB_RATIO * small:
@@ -126,7 +148,7 @@ def _bombs(metadata: pq.FileMetaData, names: list[str]) -> dict[int, str]:
     return found
 
 
-def _wanted(metadata: pq.FileMetaData, names: list[str]) -> list[int]:
+def _leaves(metadata: pq.FileMetaData, names: list[str]) -> list[int]:
     """The numbers of the leaf columns below the columns of these names."""
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]

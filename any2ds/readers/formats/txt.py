@@ -8,16 +8,9 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import (
-    NO_UTF8_IN_URL,
-    TextReader,
-    names_to_read,
-    sliced,
-    to_text,
-    whole_lines,
-    without_comments,
-)
+from any2ds.readers.arrow import NO_UTF8_IN_URL, arrow_blocks, to_text
+from any2ds.readers.contract import Block, Wanted
+from any2ds.readers.formats._text import TextReader, whole_lines, without_comments
 
 LONGEST_LINE = 2**16  # bytes
 
@@ -30,18 +23,21 @@ class Txt(TextReader):
     as a bad URL, and the metadata shows which.
     """
 
-    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        names_to_read(columns, [columns.url], schema)
+    def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
+        wanted.found_in([wanted.url])
         pieces = (piece.replace(b"\r", b"\n") for piece in self._pieces(stream, held=0))
-        for lines in without_comments(whole_lines(pieces, LONGEST_LINE), self._form.comment):
-            urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
-            too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)
-            urls = pc.utf8_trim_whitespace(urls)
-            if pc.any(too_long).as_py():
-                beginnings = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(urls, 0, LONGEST_LINE))
-                urls = pc.if_else(too_long, pc.utf8_rpad(beginnings, LONGEST_LINE + 1, "…"), urls)
-            urls = urls.filter(pc.greater(pc.binary_length(urls), 0))
-            yield from sliced(pa.record_batch([urls], names=[columns.url]))
+        lines = without_comments(whole_lines(pieces, LONGEST_LINE), self._form.comment)
+        return arrow_blocks(pa.record_batch([_urls(text)], [wanted.url]) for text in lines)
+
+
+def _urls(lines: bytes) -> pa.Array:
+    urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
+    too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)
+    urls = pc.utf8_trim_whitespace(urls)
+    if pc.any(too_long).as_py():
+        beginnings = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(urls, 0, LONGEST_LINE))
+        urls = pc.if_else(too_long, pc.utf8_rpad(beginnings, LONGEST_LINE + 1, "…"), urls)
+    return urls.filter(pc.greater(pc.binary_length(urls), 0))
 
 
 PART = Txt

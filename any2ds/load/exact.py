@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import RECIPE_KEY
 from any2ds.core.tables import values
-from any2ds.load.shards import ShardSet
 from any2ds.writers.formats.parquet import THRIFTY
+
+if TYPE_CHECKING:
+    from any2ds.load.shards import ShardSet
 
 _JSON, _RECORDS = ("webdataset", "files"), ("tfrecord", "arrayrecord")
 

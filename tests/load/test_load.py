@@ -1030,7 +1030,7 @@ class TestBadInput:
     ) -> None:
         own = shutil.copytree(made(output_format), tmp_path / "dataset")
         end = {"webdataset": ".tar", "files": ""}.get(output_format, f".{output_format}")
-        cut = "has 4 samples, its statistics say 5" if output_format == "files" else "bytes, its statistics say"
+        cut = "it has 4 samples, its statistics 5" if output_format == "files" else "bytes, its statistics say"
         data = own / f"00002{end}"
         spoilt = min(data.glob("000022.*")) if data.is_dir() else data
         good = spoilt.read_bytes()
@@ -1156,7 +1156,7 @@ class TestBadInput:
         ds = any2ds.load(tmp_path / "dataset")
         assert ds[0]["data"] == content(0)
         (tmp_path / "dataset" / "00000" / "000002.bin").unlink()
-        with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002': .*No such file"):
+        with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002.bin': .*No such file"):
             ds[2]
 
     def test_compressed_records(self, server: Server, tmp_path: Path) -> None:

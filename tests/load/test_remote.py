@@ -554,7 +554,7 @@ class TestOtherTools:
         shutil.rmtree(cache / "shards")  # as where there is no room for copies
         with stored.recording() as asked:
             assert len(any2ds.load(stored.url)) == ROWS
-        assert len(asked) == at_first
+        assert len(asked) == at_first + 1  # the first samples, which say what the columns are
         with stored.recording() as asked:
             assert pickle.loads(pickle.dumps(any2ds.load(stored.url)))[6]["data"] == content(6)
         assert of_shard(1, asked) == ["GET"]
@@ -570,7 +570,7 @@ class TestOtherTools:
 
     def test_one_that_is_damaged_is_named(self, stored: Bucket) -> None:
         stored.connect().pipe_file(f"{stored.url}/00001.tar", b"no tar file" * 1000)
-        with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://.*index"):
+        with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://.*no member begins at byte 0"):
             any2ds.load(stored.url)
 
     def test_those_of_img2dataset_are_looked_at_once(

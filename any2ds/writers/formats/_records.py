@@ -169,7 +169,10 @@ def files_in(record: bytes) -> tuple[str, dict[str, bytes]]:
         if DATA in found or "ext" in found:  # of recipes, the last feature
             return key, {_text(found, "ext"): _value(found, DATA if DATA in found else next(reversed(found)))}
         # Its name is the extension, and other tools have their features in any order.
-        ext = next((name for name in _FILES_OF_TOOLS if name in found), next(reversed(found)))
+        candidates = [*_FILES_OF_TOOLS, *(name for name in reversed(found) if name != "key")]
+        ext = next((name for name in candidates if name in found), None)
+        if ext is None:
+            raise KeyError(f"a file: none of {', '.join(_FILES_OF_TOOLS)}")
         return key, {ext: _value(found, ext)}
     except KeyError as error:
         raise DamagedShard(f"a record without {error.args[0]}") from error

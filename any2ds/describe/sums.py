@@ -162,7 +162,7 @@ class MetadataSums:
         number = counts.field("counts")
         several = counts.filter(pc.greater(number, 1))
         groups = sorted(several.to_pylist(), key=lambda group: -group["counts"])
-        found = [(self._urls_by_hash.get(group["values"], ""), group["counts"]) for group in groups[:most_groups]]
+        found = [(self._urls_by_hash.get(group["values"]) or "", group["counts"]) for group in groups[:most_groups]]
         return sum(group["counts"] - 1 for group in groups), found
 
     def _read_shard(self, files: ShardFiles, chance: random.Random, ends: float) -> None:

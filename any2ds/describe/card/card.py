@@ -156,7 +156,7 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     before, after = hub.parts(rest) or ("", "\n")
     header = header or {}
     # The recipe's folder is called as its version.
-    folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.name
+    folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.full_name.partition(":")[0]
     name = wanted.pretty_name or str(header.get("pretty_name") or "") or folder
     own = _header(facts, wanted, name)
     kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}

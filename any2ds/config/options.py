@@ -460,7 +460,10 @@ class RunOptions:
         needs="distributor=beam",
     )
     subjob_size: int = option(
-        "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|ray|beam"
+        "shards that a cluster is given in one job",
+        integer(1),
+        1000,
+        needs="not distributor=inline and not distributor=multiprocessing",
     )
     max_shard_retry: int = option("retries of a shard, also if its process died", integer(0, 1000), 3)
     grace: float = option("seconds to finish shards after Ctrl-C, SIGTERM", seconds, 10.0)

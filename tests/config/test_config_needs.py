@@ -54,7 +54,6 @@ MET: list[dict[str, Any]] = [
     {"unpack_max_bytes": "1GiB", "clips_col": "c"},
     {"upscale_interpolation": "lanczos", "file_size": 256, "resize_only_if_bigger": False},
     {"encode_quality": 95, "skip_reencode": False},
-    {"subjob_size": 1000, "distributor": "ray"},
     {"wandb_project": "any2ds", "reporters": "wandb"},
 ]
 
@@ -122,7 +121,7 @@ def test_retry_does_not_judge_the_file_of_a_download(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"image_size": 300, "resize_mode": "no"}, "image_size=300 has no effect with resize_mode=no"),
-        ({"subjob_size": 10}, "subjob_size has no effect without distributor=pyspark|ray|beam"),
+        ({"subjob_size": 10}, "subjob_size=10 has no effect with distributor=multiprocessing"),
         ({"enable_wandb": False, "wandb_project": "mine"}, "wandb_project has no effect without enable_wandb"),
         ({"disable_all_reencoding": True, "image_size": 3}, "no effect with disable_all_reencoding: image_size"),
         ({"resize_mode": "no"}, ""),

@@ -35,7 +35,7 @@ from tests.support.dns import serve_dns
 from tests.support.fetching import _counted_as
 from tests.support.pictures import encoded, jpeg, photograph
 from tests.support.proxy import serve_proxy
-from tests.support.recordings import tone
+from tests.support.recordings import film, tone
 from tests.support.stuck import StuckFetchers
 from tests.support.wandb_files import environment, of_kind, recorded, table
 
@@ -310,6 +310,79 @@ def test_a_store_has_options_and_a_shard_that_failed_is_made_again(
         tries.append(Noted.tries)
     assert tries[1] == 3 * tries[0]
     assert Noted.labels == {"mine"}
+
+
+# --- what becomes of the files: what an option changes, beside others that it needs ---
+
+FILES: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("file_size", 16, {}, "picture.jpg"),
+    ("decode_check", True, {}, "broken.jpg"),
+    ("unpack", True, {}, "packed.zip"),
+    ("unpack_max_bytes", 1000, {"unpack": True}, "packed.zip"),
+    ("extract_text", True, {}, "page.html"),
+    ("resize_mode", "center_crop", {"file_size": 16}, "picture.jpg"),
+    ("resize_only_if_bigger", False, {"file_size": 96}, "picture.jpg"),
+    ("upscale_interpolation", "nearest", {"file_size": 96, "resize_only_if_bigger": False}, "picture.jpg"),
+    ("downscale_interpolation", "nearest", {"file_size": 16}, "picture.jpg"),
+    ("encode_format", "png", {}, "picture.jpg"),
+    ("encode_quality", 20, {"file_size": 16}, "picture.jpg"),
+    ("skip_reencode", False, {}, "picture.jpg"),
+    ("only_images", True, {}, "page.html"),
+    ("min_image_size", 60, {}, "picture.jpg"),
+    ("max_image_area", 100, {"file_size": 16}, "picture.jpg"),
+    ("max_aspect_ratio", 3, {}, "wide.png"),
+    ("extract_exif", True, {}, "picture.jpg"),
+    ("bbox_col", "boxes", {}, "picture.jpg"),
+    ("animated", "first", {}, "moving.gif"),
+    ("audio_rate", 4000, {}, "tone.wav"),
+    ("audio_channels", 1, {}, "tone.wav"),
+    ("audio_format", "flac", {}, "tone.wav"),
+    ("min_duration", 3, {}, "tone.wav"),
+    ("max_duration", 0.1, {}, "tone.wav"),
+    ("audio_trim", 0.2, {}, "tone.wav"),
+]
+FILMS: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("video_size", 32, {}, "film.mp4"),
+    ("video_fps", 5, {}, "film.mp4"),
+    ("video_format", "webm", {}, "film.mp4"),
+    ("clip_seconds", 0.25, {}, "film.mp4"),
+    ("clips_col", "clips", {}, "film.mp4"),
+    ("frames", 2, {}, "film.mp4"),
+    ("frame_interval", 0.2, {}, "film.mp4"),
+    ("video_audio", "drop", {}, "film.mp4"),
+]
+
+
+def without_effect(built: Builds, server: Server, cases: list[tuple[str, Any, dict[str, Any], str]]) -> list[str]:
+    """The options that change nothing."""
+    found, without = [], dict[str, Any]()
+    for name, value, rest, file in cases:
+        row = {"url": server.url(file), "boxes": [[0.1, 0.1, 0.9, 0.9]], "clips": "[[0.1, 0.3]]"}
+        shown = f"{file} {rest}"
+        if shown not in without:
+            without[shown] = built(row, **rest)
+        if built(row, **{**rest, name: value}) == without[shown]:
+            found.append(name)
+    return found
+
+
+@shows(*(name for name, *_ in FILES))
+def test_what_becomes_of_files(built: Builds, server: Server) -> None:
+    assert not without_effect(built, server, FILES)
+
+
+@pytest.mark.slow
+@shows(*(name for name, *_ in FILMS))
+def test_what_becomes_of_films(built: Builds, server: Server, media: Path) -> None:
+    (media / "film.mp4").write_bytes(film(seconds=0.5))
+    assert not without_effect(built, server, FILMS)
+
+
+@shows("disable_all_reencoding")
+def test_nothing_is_decoded(built: Builds, server: Server) -> None:
+    with pytest.raises(OptionError, match=r"^disable_all_reencoding stores images"):
+        built(server.url("picture.jpg"), disable_all_reencoding=True, decode_check=True)
+    assert not built.out.parent.exists()
 
 
 # --- how it is fetched ---

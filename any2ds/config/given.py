@@ -18,12 +18,14 @@ Given = Mapping[str, tuple[str, str]]
 SECRET = "..."
 """The text of an option whose value may be a credential."""
 
-_MOST_SHOWN = 100  # values of a list
+_MOST_SHOWN, _LONGEST = 100, 10_000  # values of a list, and characters of their text
+_LISTS = "url_list"  # whose values are not recorded: there may be millions
 
 
 def as_given(values: Mapping[str, Any], source: Source, secret: Collection[str]) -> Given:
     """The options with their text, without credentials; `secret` names those that may be some."""
-    return {name: (SECRET if name in secret else redacted(text_of(value)), source) for name, value in values.items()}
+    texts = {name: _count(value) if name == _LISTS else text_of(value) for name, value in values.items()}
+    return {name: (SECRET if name in secret else redacted(text), source) for name, text in texts.items()}
 
 
 def text_of(value: Any) -> str:
@@ -35,11 +37,17 @@ def text_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{name}:{_text_of_part(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)) and len(value) > _MOST_SHOWN:
-        return f"{len(value):,} values"
+        return _count(value)
     if isinstance(value, (list, tuple)) and not any(isinstance(part, (Mapping, bytes)) for part in value):
-        return ",".join(map(text_of, value))
+        text = ",".join(map(text_of, value))
+        return text if len(text) <= _LONGEST else _count(value)
     has_name = hasattr(value, "__qualname__") and hasattr(value, "__module__")
     return f"{value.__module__}:{value.__qualname__}" if has_name else type(value).__name__
+
+
+def _count(value: Any) -> str:
+    """How many values a list or tuple has; anything else as `text_of` has it."""
+    return f"{len(value):,} values" if isinstance(value, (list, tuple)) else text_of(value)
 
 
 def _text_of_part(part: Any) -> str:

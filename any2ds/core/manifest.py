@@ -236,7 +236,7 @@ class Manifest:
                 segments=_segments(segments or {}),
                 first_steps=tuple(map(StepRecord.parse, found["steps"])),
                 further=tuple(map(str, found.get("further", ()))),
-                given={str(name): (str(text), str(source)) for name, (text, source) in found["given"].items()},
+                given={str(name): (str(text), str(source)) for name, (text, source) in found.get("given", {}).items()},
                 version=str(found["any2ds"]),
                 signature=str(found.get("signature", "")),
             )

@@ -66,8 +66,8 @@ class _Team:
         self._rows_per_process = 0 if distributor.options.processes_count else worker.rows_per_process
         self._max_retry = distributor.options.max_shard_retry
         self._rows = 0  # of the jobs that processes have been given
-        # Jobs whose process died: they are made alone, so that the one to blame shows.
-        self._returned: deque[ShardJob] = deque()
+        self._returned: deque[ShardJob] = deque()  # jobs whose process has ended
+        self._suspects: deque[ShardJob] = deque()  # those that are made alone, so that the one to blame shows
         self._children: dict[Child, None] = {}  # in the order of their starts
         self._asking: deque[Child] = deque()
         self._errors = self._kills = 0  # processes that ended so since a shard was finished
@@ -76,7 +76,7 @@ class _Team:
 
     @property
     def is_unfinished(self) -> bool:
-        return bool(not self._queue.has_ended or self._returned or self._children)
+        return bool(not self._queue.has_ended or self._returned or self._suspects or self._children)
 
     def step(self) -> Iterator[Event]:
         """Wait until something happens, and deal with it."""
@@ -142,6 +142,7 @@ class _Team:
             self._is_stopping = True
             self._queue.stop()
             self._returned.clear()
+            self._suspects.clear()
             for child in self._children:
                 child.release(STOP)
                 if not child.started:
@@ -162,7 +163,10 @@ class _Team:
             log.warning("%s; its %s made by others", reason, shard_count(len(jobs), "is", "are"))
         for job in jobs:
             if job.attempt < self._max_retry:
-                self._returned.append(replace(job, attempt=job.attempt + 1))
+                again = replace(job, attempt=job.attempt + 1)
+                # Most had no part in the first death, and go on side by side; the last attempt is each one's own.
+                is_suspect = job.attempt > 0 or again.attempt == self._max_retry
+                (self._suspects if is_suspect else self._returned).append(again)
             else:
                 deaths = job.attempt + 1
                 often = (
@@ -182,7 +186,7 @@ class _Team:
             if len(job.given_up()) == job.count > 0:  # none of its rows was fetched: the shard is not what is wrong
                 yield ShardError(job.shard_id, reason, attempt=max(job.attempt, self._max_retry))
             elif job.shard_id in under_way:
-                self._returned.append(job.after_hang(under_way[job.shard_id]))
+                self._suspects.append(job.after_hang(under_way[job.shard_id]))
             else:
                 self._returned.append(job)
         # If no shard is to blame, the next process may end as soon; one that had nothing left to do has no successor.
@@ -204,22 +208,24 @@ class _Team:
 
     def _share_out(self) -> None:
         """Give jobs to those who want one, and start processes for jobs that nobody is going to want."""
-        to_empty = len(self._returned)  # processes that get nothing until they have nothing, and then a returned job
+        to_empty = len(self._suspects)  # processes that get nothing until they have nothing, and then a suspect
         for child in list(self._asking):
             if child.jobs and child.is_alone:
                 continue
-            if self._returned and not child.jobs:
-                child.give(self._returned.popleft(), alone=True)
+            if self._suspects and not child.jobs:
+                child.give(self._suspects.popleft(), alone=True)
             elif to_empty > 0:
                 to_empty -= 1
                 continue
+            elif self._returned:
+                child.give(self._returned.popleft())
             elif jobs := self._queue.take(1):
                 self._rows += jobs[0].count
                 child.give(jobs[0])
             else:
                 continue
             self._asking.remove(child)
-        waiting = len(self._queue) + len(self._returned)
+        waiting = len(self._queue) + len(self._returned) + len(self._suspects)
         starting = sum(not child.started for child in self._children)
         while starting < waiting and len(self._children) < self._most_children():
             self._children[Child(self._worker, self._inbox)] = None

@@ -17,7 +17,7 @@ from any2ds.storage.disk.staging import is_private, named_for_user
 
 _PLACES = 4096
 _LONGEST = 32 << 10  # bytes; a longer robots.txt is asked for by each process: 128 MiB of files at most
-_KEPT_FOR = 3600.0  # seconds: what a site changes for us is to be noticed by the next run
+_KEPT_FOR = 3600.0  # seconds; what a site changes is noticed after them
 
 
 class RobotsFiles:

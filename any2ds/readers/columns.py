@@ -16,6 +16,7 @@ from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.core.rows import RENAMED
 from any2ds.readers.contract import Field
 from any2ds.readers.paths import EACH, NUMBER, list_of
+from any2ds.readers.urls import UrlRules
 
 ALL = "*"
 
@@ -104,9 +105,9 @@ def url_column_advice(existing: Collection[str]) -> str:
 
 
 def fields_of(
-    columns: Mapping[str, str], options: InputOptions, url_columns: Collection[str], partitions: Collection[str]
+    columns: Mapping[str, str], options: InputOptions, url_columns: Collection[str], hash_cols: Collection[str]
 ) -> list[Field]:
-    """The columns of the dataset, by their names in the list; what the names of folders give, `partitions`, is text.
+    """The columns of the dataset, by their names in the list; those of the URL template are text unless declared.
 
     Raises OptionError if a type is declared for a column that is not wanted, or is text.
     """
@@ -115,10 +116,10 @@ def fields_of(
     def kind(name: str) -> str:
         if name in url_columns:
             return "url"
-        return name if name == "caption" else "hash" * name.endswith(EXPECTED_HASH.name)
+        return name if name == "caption" else "hash" * (name in hash_cols)
 
-    of_folders = dict.fromkeys(partitions, pa.string())
-    fields = [Field(name, source, kind(name), (of_folders | types).get(source)) for name, source in columns.items()]
+    of_template = dict.fromkeys(UrlRules.of(options).columns, pa.string())
+    fields = [Field(name, source, kind(name), (of_template | types).get(source)) for name, source in columns.items()]
     for source, type in types.items():
         uses = [field.kind for field in fields if field.source == source]
         if not uses:

@@ -5,7 +5,7 @@ A reader turns bytes into blocks of values; `readers.rows` makes rows of one sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, ClassVar, Protocol
 
@@ -43,8 +43,8 @@ class Wanted:
         return self.names[0]
 
     def without(self, optional: Iterable[str]) -> Wanted:
-        """The same columns, of which those that are `optional` may be absent."""
-        return replace(self, required=self.required.difference(optional))
+        """The same columns, of which those that are `optional` may be absent, but for that of the URLs."""
+        return replace(self, required=self.required.difference(optional) | {self.url})
 
     def found_in(self, existing: Sequence[str]) -> list[str]:
         """The columns of `names` that exist. Raises MissingColumns, or InputError for a name that is there twice."""
@@ -95,6 +95,7 @@ class Block:
     converter: Converter
     place: Callable[[int], str]  # position of a row in the block -> its place in the list, such as `line 7`
     bad: Mapping[int, str]  # position of a row that cannot be read, and has no values -> why
+    of_folders: Collection[str] = ()  # columns whose value, a text, stands in the names of folders
 
 
 class Reader(Protocol):

@@ -126,7 +126,7 @@ class File:
         constants: dict[str, Any] = {name: [self.partitions[name]] * block.rows for name in names}
         if not isinstance(block.values[wanted.url], list):
             constants = {name: pa.array(texts, pa.string()) for name, texts in constants.items()}
-        return replace(block, values={**block.values, **constants}) if constants else block
+        return replace(block, values={**block.values, **constants}, of_folders=names) if names else block
 
     @property
     def has_row_groups(self) -> bool:

@@ -67,6 +67,7 @@ def _looked_at(file: File, wanted: Wanted, is_alone: bool) -> _Fault | pa.Schema
     """The fault of a file, or its schema if it is Parquet. Reading tells what is wrong with a text that `is_alone`."""
     if file.file is None or file.open_part is not None:
         return None
+    wanted = wanted.without(file.partitions)
     try:
         if not file.file.has_ranges:
             return None

@@ -57,7 +57,7 @@ class TypedRows:
                 reasons = batch[BAD_ROW_COLUMN]
                 if is_first and held is block and not reasons.null_count:
                     where, _, reason = reasons[0].as_py().partition(": ")
-                    raise NoGoodRow(where, reason, rows=block.rows)
+                    raise NoGoodRow(where.removeprefix(file), reason, rows=block.rows)
                 yield from self._until_bad_row(batch) if self._stops_at_bad_row else [batch]
             leading = []
         if leading:
@@ -77,7 +77,8 @@ class TypedRows:
                 raise InputError(f"the column {field.source!r} holds {own}, not text{_nested_advice(field, own)}")
             type = pa.string() if field.kind else field.type
             if type is None:
-                type = pa.string() if values is None else block.converter.infer(values)
+                is_text = values is None or field.source in block.of_folders
+                type = pa.string() if is_text else block.converter.infer(values)
             known[field.name] = pa.string() if pa.types.is_null(type) else storable(type)
             _refuse_unwritable(field.source, known[field.name])
             self._types.append(known[field.name])
@@ -90,7 +91,10 @@ class TypedRows:
             if values is None:  # a later file may lack it
                 arrays[field.name] = pa.nulls(block.rows, type)
                 continue
-            arrays[field.name], misfits = block.converter.convert(values, type, field)
+            try:
+                arrays[field.name], misfits = block.converter.convert(values, type, field)
+            except ReadError as error:
+                raise ReadError(error.where or block.place(0), error.reason) from error
             for row in misfits:
                 value = values[row].as_py() if isinstance(values, pa.Array) else values[row]
                 reasons.setdefault(row, misfit(field.source, type, value, field.type is not None))

@@ -98,7 +98,7 @@ class Source:
         if urls.columns:
             columns["url"] = ""
         self._url_columns = ("url", *members.url_columns)
-        self._fields = fields_of(columns, options, self._url_columns, self._partitions())
+        self._fields = fields_of(columns, options, self._url_columns, hash_cols)
         sources = (field.source for field in self._fields if field.kind == "url")
         self._url_sources = urls.columns or tuple(dict.fromkeys(sources))
         self._typed = TypedRows(self._fields, urls, options.on_bad_row == "stop")
@@ -187,10 +187,6 @@ class Source:
                 return column_with_urls(next(rows.batches(blocks)))
         except (InputError, ReadError, StopIteration):
             return None
-
-    def _partitions(self) -> list[str]:
-        """The columns that the names of the first file's folders give."""
-        return [*self._inputs[0].partitions] if isinstance(self._inputs[0], File) else []
 
     def _wanted(self, is_first: bool) -> Wanted:
         """The columns of a file: the first one must have them all, the others what is needed to fetch and to check."""

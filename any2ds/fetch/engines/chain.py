@@ -84,13 +84,12 @@ class Chain:
 
     def cookie(self) -> str | None:
         """The value of the Cookie header: what answers have set on the way of redirects to here."""
-        if not self._cookies:
-            return None
-        return "; ".join(
+        cookies = [
             text
             for (host, _), (text, is_secure) in self._cookies.items()
             if host == self.origin[1] and (self.scheme == "https" or not is_secure)
-        )
+        ]
+        return "; ".join(cookies) or None
 
     def _keep_cookies(self, lines: str) -> None:
         """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""

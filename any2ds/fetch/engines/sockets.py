@@ -69,7 +69,8 @@ class Sockets:
         try:
             if events == pycurl.POLL_REMOVE:
                 if is_watched:
-                    self._poller.unregister(fd)
+                    with contextlib.suppress(OSError):  # libcurl has closed it, and its number may be another file's
+                        self._poller.unregister(fd)
                 return
             if is_watched:
                 self._poller.modify(fd, _MASKS[events])

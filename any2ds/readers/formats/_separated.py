@@ -41,7 +41,7 @@ class Separated(TextReader):
     is_quoted: ClassVar[bool | None]  # None: if the first rows are
 
     def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
-        pieces = whole_lines(self._pieces(stream), LONGEST_ROW)
+        pieces = whole_lines(self._pieces(stream, size=LONGEST_ROW), LONGEST_ROW)
         pieces = without_comments(pieces, self._form.comment)
         first = next((piece for piece in pieces if piece.strip()), None)
         if first is None:

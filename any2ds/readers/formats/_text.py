@@ -87,20 +87,20 @@ class TextReader:
         self.notes: dict[str, str] = {}
         self._form = form
 
-    def _pieces(self, stream: BinaryIO, held: int | None = None) -> Iterator[bytes]:
-        """`stream` in blocks of BLOCK bytes, the last one shorter, as UTF-8 without a byte order mark.
+    def _pieces(self, stream: BinaryIO, held: int | None = None, size: int = BLOCK) -> Iterator[bytes]:
+        """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
 
         With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
         A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes
         first. Raises WrongFormat if this is not text.
         """
-        pieces = iter(partial(stream.read, BLOCK), b"")
+        pieces = iter(partial(stream.read, size), b"")
         block, used, last = b"", 0, b"\n"
         try:
             for piece in _utf8(pieces, self._form.encoding, self.notes):
                 block, last = block + piece, piece[-1:]
-                while len(block) >= BLOCK or (block and held is not None and used + len(block) >= held):
-                    data, block = block[:BLOCK], block[BLOCK:]
+                while len(block) >= size or (block and held is not None and used + len(block) >= held):
+                    data, block = block[:size], block[size:]
                     used += len(data)
                     yield data
         except ReadError:

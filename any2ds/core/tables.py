@@ -43,8 +43,13 @@ _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
 
 def values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column as Python has them; as text where Python has none (the year 10000, nanoseconds)."""
+    exact = _exact(column.type, "us")
     try:
-        return list(column.cast(_exact(column.type, "us")).to_pylist())
+        if exact != column.type:
+            if pa.types.is_nested(column.type):  # Arrow aborts where it casts a part of a struct with a null field
+                column = column.take(pa.array(range(len(column)), pa.int64()))
+            column = column.cast(exact)
+        return list(column.to_pylist())
     except _NOT_OF_PYTHON:
         return [_value(value) for value in column]
 

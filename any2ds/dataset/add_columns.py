@@ -134,15 +134,15 @@ class _Join:
         """Write the metadata of all shards with the columns, and then the record by which they count."""
         before, marks, output = self._before, marks_of(self._table), self._dataset.folder
         if before is not None and (before.request, before.marks) == (self._request, marks):
-            return self._result(before)
+            there = set(output.names(f"{COLUMNS_FOLDER}/{before.folder}"))
+            if there.issuperset(f"{shard_id}.parquet" for shard_id in marks):
+                return self._result(before)
         number = 0 if before is None else before.number + 1
         what = orjson.dumps([number, self._request, sorted(marks.items())])
         folder = hashlib.sha256(what).hexdigest()[:16]
         self._schema = self._schema_of_list()
         there = set(output.names(f"{COLUMNS_FOLDER}/{folder}"))  # from a run that was killed
-        done = [shard_id for shard_id in marks if f"{shard_id}.parquet" in there]
-        for shard_id in done:
-            self._count(folder, shard_id)
+        done = [each for each in marks if f"{each}.parquet" in there and self._count(folder, each)]
         for group in self._groups(self._dataset.finished.only(marks.keys() - set(done))):
             for shard_id, table in self._joined(group):
                 sink = pa.BufferOutputStream()
@@ -160,12 +160,16 @@ class _Join:
         rows = sum(count for count, *_ in added.marks.values())
         return ColumnsAdded(tuple(self._names.values()), len(added.marks), rows, added.matched, added.repeated)
 
-    def _count(self, folder: str, shard_id: int) -> None:
-        """Add the figures of a shard that is written."""
-        with self._dataset.folder.open(table_name(folder, shard_id)) as stream, pq.ParquetFile(stream) as file:
-            found = file.schema_arrow.metadata
+    def _count(self, folder: str, shard_id: int) -> bool:
+        """Add the figures of a shard that is written. Returns whether it can be read: otherwise it is made again."""
+        try:
+            with self._dataset.folder.open(table_name(folder, shard_id)) as stream, pq.ParquetFile(stream) as file:
+                found = file.schema_arrow.metadata
+        except pa.ArrowException:
+            return False
         self._matched += int(found[_MATCHED])
         self._repeated += int(found[_REPEATED])
+        return True
 
     # --- the list ---
 
@@ -178,7 +182,7 @@ class _Join:
             existing = list(part.extent.names) or [*first.values]
         if missing := [name for name in (self._list_column, *(chosen or ())) if name not in existing]:
             raise MissingColumns(missing, existing, "on" if missing[0] == self._list_column else "add")
-        names = [name for name in (chosen or existing) if name != self._list_column]
+        names = [name for name in (chosen or existing) if name and name != self._list_column]
         if not names:
             raise OptionError("the list has no column to add")
         with self._dataset.metadata_file(self._dataset.finished[-1]) as file:
@@ -301,14 +305,17 @@ class _Join:
         """The metadata of a shard, with the columns that were added before and are not added again."""
         with self._dataset.metadata_file(files) as file:
             table = file.read(self._dataset.metadata_columns(file.schema_arrow)).replace_schema_metadata()
+        before = () if self._before is None else self._before.schema
+        kept = [field for field in before if field.name not in self._schema.names]
         name = self._tables_before.get(files.shard_id)
-        if self._before is None or name is None:
+        if not kept or name is None:  # a shard that was made since then
+            for field in kept:
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
             return table
-        kept = [name for name in self._before.schema.names if name not in self._schema.names]
         with self._dataset.folder.open(name) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
-            former = file.read(kept)
-        for column in kept:
-            table = table.append_column(former.schema.field(column), former[column])
+            former = file.read([field.name for field in kept])
+        for field in kept:
+            table = table.append_column(field, former[field.name])
         return table
 
 

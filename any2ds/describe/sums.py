@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.errors import error_text
+from any2ds.core.errors import error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.members import column
-from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS, STORED_BYTES
+from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS, STORED_BYTES, without_credentials
 from any2ds.core.reports import most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
@@ -151,7 +151,7 @@ class MetadataSums:
         """Column -> value -> samples, of columns of the list whose values are few and come often."""
         counted = {name: counts for name, counts in self._labels.items() if counts and len(counts) > 1}
         return {
-            name: {str(value): count for value, count in counts.most_common()}
+            name: {without_credentials(redacted(str(value))): count for value, count in counts.most_common()}
             for name, counts in counted.items()
             if 2 * len(counts) <= counts.total()
         }

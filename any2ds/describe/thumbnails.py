@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.stats import Stats
@@ -160,7 +161,9 @@ class _ThumbnailMaker:
                 yield {**row, "data": dataset.read(f"{files.data}/{row['key']}.{row.get('ext') or 'jpg'}")}
         elif is_local or dataset.writer.sidecars or self._size(files) <= _MOST_COPIED:
             for number in numbers:
-                yield self._opened.get(place, number)
+                with contextlib.suppress(DamagedShard):
+                    sample = self._opened.get(place, number)
+                    yield sample
 
     def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> tuple[list[int], list[Sample]]:
         """The numbers of up to `count` samples of a shard whose files are not too large, and their metadata."""

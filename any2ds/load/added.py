@@ -21,9 +21,14 @@ from any2ds.writers.formats.parquet import THRIFTY
 class ShardWithColumns:
     """A shard with the added columns of its samples, which are in memory while it is open."""
 
-    def __init__(self, shard: Shard, folder: OutputFolder, table: str, columns: Sequence[str]) -> None:
-        """`table` is the metadata with the columns, "" for a shard without them. Raises DamagedShard."""
-        self._shard, self._columns = shard, columns
+    def __init__(
+        self, shard: Shard, folder: OutputFolder, table: str, columns: Sequence[str], asked: Sequence[str] | None
+    ) -> None:
+        """`asked` are the columns that a sample has, None for all, and `columns` those of them that were added.
+
+        `table` is the metadata with the columns, "" for a shard without them. Raises DamagedShard.
+        """
+        self._shard, self._columns, self._asked = shard, columns, asked
         self._added: pa.Table | None = None
         if table:
             with folder.open(table) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
@@ -48,7 +53,7 @@ class ShardWithColumns:
     def _with_columns(self, sample: dict[str, Any], number: int) -> dict[str, Any]:
         for name in self._columns:
             sample[name] = None if self._added is None else values(self._added[name].slice(number, 1))[0]
-        return sample
+        return sample if self._asked is None else {name: sample[name] for name in self._asked}
 
 
 def split_fields(fields: Fields, added: Sequence[str]) -> tuple[Fields, list[str]]:

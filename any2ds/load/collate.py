@@ -20,8 +20,9 @@ def collate(samples: Sequence[Mapping[str, Any]], *, pad: float | None = None, n
     their shapes in `<column>_shape` then. All else is a list: texts, bytes, images of several sizes without `pad`.
 
     pad: the number with which arrays of several shapes are filled up (default: they are a list)
-    none: "mask" has 0 in the place of a null in an array, and in `<column>_mask` which samples have a value; a null in
-        a list stays None. "drop" leaves out samples with a null in any column
+    none: "mask" has 0 in the place of a null in an array, and in `<column>_mask` which samples have a value (only in
+        batches with a null; a batch of nulls alone is a list); a null in a list stays None. "drop" leaves out samples
+        with a null in any column
 
     For other values than these: `functools.partial(any2ds.collate, pad=0)`. Raises UsageError for an unknown `none`.
     """
@@ -46,13 +47,15 @@ def _column(name: str, values: list[Any], pad: float | None) -> dict[str, Any]:
     if len(set(shapes)) > 1 and pad is None:
         return {name: values}
     largest = tuple(map(max, zip(*shapes, strict=True)))
-    found = np.full((len(values), *largest), 0 if pad is None else pad, np.result_type(*there))
+    is_padded = len(set(shapes)) > 1
+    types = [*([array for array in there if array.size] or there), *([np.min_scalar_type(pad)] if is_padded else [])]
+    found = np.full((len(values), *largest), 0 if pad is None else pad, np.result_type(*types))
     for row, array in enumerate(arrays):
         if array is not None:
             place: Any = (row, *map(slice, array.shape))
             found[place] = array
     batch = {name: _tensor(found)}
-    if len(set(shapes)) > 1:
+    if is_padded:
         batch[f"{name}_shape"] = _tensor(np.array([(0,) * len(largest) if a is None else a.shape for a in arrays]))
     if len(there) < len(values):
         batch[f"{name}_mask"] = _tensor(np.array([array is not None for array in arrays]))

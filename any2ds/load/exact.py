@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import RECIPE_KEY
 from any2ds.core.tables import values
@@ -80,7 +81,12 @@ class ExactShard:
     def _read(self, columns: list[str]) -> pa.Table:
         """These columns of the rows that have samples, without columns in which the file counts no null."""
         shards = self._of.shards.in_this_process()
-        with shards.folder.open(shards.tables[self._shard]) as file:
+        name = shards.tables[self._shard]
+        try:
+            stream = shards.folder.open(name)
+        except FileNotFoundError as error:
+            raise DamagedShard(f"{name} is missing, which has the exact values of its columns") from error
+        with stream as file:
             parquet = pq.ParquetFile(file, **THRIFTY)
             skipped = set() if columns is self._of.replaced else _without_nulls(parquet.metadata)
             table = parquet.read(["status", *(name for name in columns if name not in {"status", *skipped})])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import UsageError, error_text
 from any2ds.load.delivery import CLASS
-from any2ds.load.opened import OpenShards
+from any2ds.load.opened import OpenShards, StoredSample
 from any2ds.load.shards import ShardSet
 
 _LOOKED_AT = 100  # samples, whose columns are those of the dataset
@@ -30,7 +30,8 @@ class ForeignColumns:
         self.extensions: set[str] = set()  # of the files that are the data of their samples
         first = next((n for n in range(len(shards)) if shards.samples(n)), None)
         if first is not None:
-            samples = self._samples(first, range(min(_LOOKED_AT, shards.samples(first))))
+            found_first = self._samples(first, range(min(_LOOKED_AT, shards.samples(first))))
+            samples = [sample for sample in found_first if not isinstance(sample, Exception)]
             self.extensions = {str(sample["ext"]) for sample in samples if sample["ext"]}
             found = dict.fromkeys(name for sample in samples for name in sample if name not in _OF_FILES)
             self.has_classes = any(type(sample.get(CLASS)) is int for sample in samples)
@@ -53,11 +54,15 @@ class ForeignColumns:
         return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _made(self, shard: int) -> bytes:
-        rows = []
+        rows: list[dict[str, Any]] = []
         count = self._shards.samples(shard)
         for start in range(0, count, _ROWS_AT_ONCE):
-            samples = self._samples(shard, range(start, min(start + _ROWS_AT_ONCE, count)))
-            rows += [{name: value for name, value in each.items() if type(value) is not bytes} for each in samples]
+            for sample in self._samples(shard, range(start, min(start + _ROWS_AT_ONCE, count))):
+                if isinstance(sample, Exception):
+                    if isinstance(sample.__cause__, OSError):  # it may be there the next time
+                        raise sample
+                    sample = {}  # a damaged one has no values
+                rows.append({name: value for name, value in sample.items() if type(value) is not bytes})
         names = dict.fromkeys(name for row in rows for name in row)
         columns = {name: [row.get(name) for row in rows] for name in names}
         table = pa.table({name: _array(values) for name, values in columns.items()})
@@ -65,11 +70,10 @@ class ForeignColumns:
         pq.write_table(table, sink)
         return bytes(sink.getvalue())
 
-    def _samples(self, shard: int, numbers: range) -> list[dict[str, Any]]:
-        """Those that can be read."""
-        found = [sample for sample in self._opened.get_many(shard, numbers) if not isinstance(sample, Exception)]
+    def _samples(self, shard: int, numbers: range) -> list[StoredSample]:
+        found = self._opened.get_many(shard, numbers)
         for sample in found:
-            if type(sample.get(CLASS)) is bytes and sample[CLASS].isdigit():
+            if isinstance(sample, dict) and type(sample.get(CLASS)) is bytes and sample[CLASS].isdigit():
                 sample[CLASS] = int(sample[CLASS])
         return found
 

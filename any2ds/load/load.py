@@ -92,7 +92,8 @@ def load(  # the public options, by keyword
     rate, mono: with decode, the rate in Hz to which sound is resampled, and whether its channels are mixed into one
         (default: as it is stored)
     fill: column -> what stands in the place of a null, as in {"caption": "", "label": -1}
-    transform: a function of each sample, whose result is given in its place; processes need one that can be pickled
+    transform: a function of each sample, whose result is given in its place, None to leave it out of an iteration;
+        processes need one that can be pickled
     on_error: "skip" leaves out samples that cannot be read, decoded or transformed, also a whole shard: they are
         counted (`ds.left_out`), and the log says how many at the end of an iteration. Or a function of the error, which
         returns a sample in the place of the one that is damaged, or None. `ds[7]` raises (default: "raise")

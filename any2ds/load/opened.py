@@ -176,7 +176,7 @@ class OpenShards:
         else:
             own, added = split_fields(fields, shards.added.names)
             table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
-            opened = ShardWithColumns(writer.shard(data, own), shards.folder, table, added)
+            opened = ShardWithColumns(writer.shard(data, own), shards.folder, table, added, fields.columns)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))

@@ -118,9 +118,10 @@ class Source(Sequence[Sample]):
         return self.given(chain.from_iterable(parts))
 
     def given(self, stored: Iterable[Stored]) -> Iterator[Sample]:
-        """Samples that were read, as they are given, without those that `on_error` leaves out."""
+        """Samples that were read, as they are given, without those that `on_error` or `transform` leaves out."""
         found = cast("Iterator[Sample]", map(self.finished, stored))
-        return found if self._on_error == "raise" else self._left_out.passing(found)
+        leaves_none_out = self._on_error == "raise" and self._delivery.transform is None
+        return found if leaves_none_out else self._left_out.passing(found)
 
     def finished(self, stored: Stored) -> Sample | None:
         """A sample that was read, as it is given; None if `on_error` leaves it out. Raises DamagedShard."""

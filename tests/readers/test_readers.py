@@ -233,7 +233,7 @@ class TestSeparated:
     def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
         rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
-        assert (rows, error.where) == ([], "")  # which names the file and its row where the file is known
+        assert (rows, error.where) == ([], "row 2")
 
     @pytest.mark.parametrize("before", [0, 1, 5, 200_000])
     @pytest.mark.parametrize("bad", ["bad", "bad|2|3|4"])

@@ -169,7 +169,7 @@ def download(
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    max_per_host: int = 64,
+    max_per_host: int = 1000000,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -335,7 +335,7 @@ def download(
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
-        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
         host_delay: seconds between two transfers to a host (default: 0)
         max_retry_after: seconds to wait for Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
@@ -396,7 +396,7 @@ def retry(
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    max_per_host: int = 64,
+    max_per_host: int = 1000000,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -476,7 +476,7 @@ def retry(
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
-        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
         host_delay: seconds between two transfers to a host (default: 0)
         max_retry_after: seconds to wait for Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
@@ -603,7 +603,7 @@ def estimate(
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    max_per_host: int = 64,
+    max_per_host: int = 1000000,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -770,7 +770,7 @@ def estimate(
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
-        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
         host_delay: seconds between two transfers to a host (default: 0)
         max_retry_after: seconds to wait for Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)
@@ -1023,7 +1023,7 @@ def build(
     retries: int = 0,
     connect_timeout: float = 0.0,
     stall_timeout: float = 30.0,
-    max_per_host: int = 64,
+    max_per_host: int = 1000000,
     host_delay: float = 0.0,
     max_retry_after: float = 120.0,
     watchdog_timeout: float | None = None,
@@ -1169,7 +1169,7 @@ def build(
         retries: further attempts after a transient failure (default: 0)
         connect_timeout: seconds until connected; 0: no limit of its own (default: 0)
         stall_timeout: seconds below 100 bytes per second; 0: any (default: 30)
-        max_per_host: transfers at once to a host, of all processes of a machine; 1000000: no limit (default: 64)
+        max_per_host: transfers at once to a host, of all processes of a machine (default: adapted to each host)
         host_delay: seconds between two transfers to a host (default: 0)
         max_retry_after: seconds to wait for Retry-After, at most (default: 120)
         watchdog_timeout: seconds without progress until others go on; 0: never (default: by the other limits)

@@ -148,13 +148,7 @@ class Bench:
         """A run over these URLs, all of which are stored."""
         label = f"{group}-{name}".replace("/", "-")
         many, one = self.urls(label, urls), self.urls(f"{label}-one", urls[:1])
-        options = {
-            "output_folder": self.output,
-            "output_format": "webdataset",
-            "quiet": True,
-            "max_per_host": 1_000_000,
-            **options,
-        }
+        options = {"output_folder": self.output, "output_format": "webdataset", "quiet": True, **options}
         flags = [f"--{option}={value}" for option, value in options.items()]
         output = Path(options["output_folder"])
         side = Side(name=name, group=group, command=[*ANY2DS, f"--url_list={many}", *flags], output=output)

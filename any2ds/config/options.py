@@ -340,9 +340,10 @@ class FetchOptions:
     stall_timeout: float = option("seconds below 100 bytes per second; 0: any", seconds, 30.0)
     min_speed: int = 100  # bytes per second, below which a transfer stalls
     max_per_host: int = option(
-        "transfers at once to a host, of all processes of a machine; 1000000: no limit",
+        "transfers at once to a host, of all processes of a machine",
         integer(1),
-        64,
+        1_000_000,
+        "adapted to each host",
         scope="host",
         task="Downloading",
         hints="x per_host max_connection_per_server",

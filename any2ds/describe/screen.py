@@ -131,7 +131,8 @@ def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:
 def _outcomes(found: Summary) -> Padding:
     total = sum(found.outcomes.values())
     ordered = in_order(found.outcomes)
-    table = _table(overflow="ellipsis", no_wrap=True, max_width=40)
+    table = _table(40)
+    table.add_column()
     for code, rows in ordered[:_OUTCOMES_SHOWN]:
         style = "" if code in NO_FAILURES else "yellow"
         about = Text(f"{text.percent(rows, total):>6}  {meaning_of(code)}")
@@ -143,7 +144,8 @@ def _outcomes(found: Summary) -> Padding:
 
 
 def _samples(found: Summary) -> Padding:
-    table = _table(no_wrap=True, overflow="ellipsis", max_width=30)
+    table = _table(30)
+    table.add_column(no_wrap=True, overflow="ellipsis")
     for sample in found.metadata_rows:
         name = ".".join(str(sample[part]) for part in ("key", "ext") if sample.get(part))
         size = sample.get("bytes") if sample.get(STORED_BYTES.name) is None else sample[STORED_BYTES.name]
@@ -154,10 +156,9 @@ def _samples(found: Summary) -> Padding:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _table(**first_column: Any) -> Table:
-    """A table of a name, a number and a text."""
+def _table(longest_name: int) -> Table:
+    """A table of a name and a number, to which a column of texts is added."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(**first_column)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=longest_name)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
     return table

@@ -486,7 +486,7 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     folder = any2ds("help", "output_folder", cwd=tmp_path).stdout
     assert [line for line in folder.splitlines() if "Taken by" in line] == [
         "Taken by download, estimate, build:",
-        "Taken by retry, verify, inspect, report, card:",
+        "Taken by retry, verify, inspect, report, card, add-columns:",
     ]
 
 

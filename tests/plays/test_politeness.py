@@ -162,13 +162,6 @@ def test_max_per_host_bounds_what_a_host_answers_at_a_time(most: int, how: str) 
     assert play.web.max_concurrent <= most
 
 
-def test_a_host_gets_no_more_than_64_transfers_at_a_time_unless_an_option_says_so() -> None:
-    rows: Any = {f"{number}.txt": "slow:0.2" for number in range(300)}
-    play = Play(rows, thread_count=200)
-    assert play.run().codes == {"success": 300}
-    assert play.web.max_concurrent <= 64
-
-
 def test_host_delay_is_kept_between_two_requests() -> None:
     play = Play({f"{number}.txt": "ok" for number in range(4)}, host_delay=0.1)
     assert play.run().codes == {"success": 4}

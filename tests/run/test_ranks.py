@@ -24,7 +24,7 @@ from tests.support.params import sampled
 SIZE = 8  # ranks
 SHARDS = 24
 ROWS = 2 * SHARDS - 1  # the last shard is short
-OF_TIME = {"start_time", "end_time", "duration", "latencies", "process"}
+OF_TIME = {"given", "start_time", "end_time", "duration", "latencies", "process"}
 OF_TIME |= {"robots_files", "robots_bytes", "robots_seconds"}
 Start = Callable[..., Run]
 

@@ -100,7 +100,7 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
         seconds, rate = re.findall(r" in ([\d.:]+(?: \w+)?)(?: \(.*\))?: (\S+) stored/s", screen)[-1]
         assert f" in {seconds}>" in repr(run)
         assert f"| time at work | {seconds}, {rate} stored/s |" in markdown
-        assert f"<dd>{seconds}</dd><dd>with shards open: {rate} stored/s</dd>" in page
+        assert f'data-figure="seconds">{seconds}</dd><dd>{rate} stored/s</dd>' in page
         assert f"({seconds})" in stream.getvalue()
 
     offered = re.search(r"^to (retry what may work now \(.*?\):) any2ds", screen, re.MULTILINE)

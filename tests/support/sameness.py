@@ -233,6 +233,8 @@ def content(folder: Path) -> dict[str, Any]:
             stats = json.loads(path.read_bytes())
             kept = ("count", "successes", "status_dict", "urls_sha256", "samples", "bytes", "exts")
             found[path.name] = {name: stats[name] for name in kept}
+        elif path.name == "run":  # which says what was typed
+            found[path.name] = {**json.loads(path.read_bytes()), "given": None}
         else:
             found[path.name] = path.read_bytes()
     return found

@@ -49,7 +49,6 @@ class Img2dataset:
         "output_folder": "images",
         "processes_count": 1,
         "thread_count": 256,
-        "max_per_host": 1_000_000,  # none there
         "max_shard_retry": 1,
         "file_size": 256,
         "resize_mode": "border",

@@ -34,7 +34,7 @@ class Buffer:
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
         self.spool = Spool(limit - self.half - self.few, folder)
-        self._lock = threading.Lock()  # guards `received` and `used`
+        self.lock = threading.Lock()  # guards `received` and `used`
 
     def share_among(self, transfers: int) -> None:
         """So many may be in flight from now on."""
@@ -62,7 +62,7 @@ class Buffer:
 
     def count(self, held: int, received: int = 0) -> None:
         """So many bytes more, or less, are held in memory, and so many have arrived."""
-        with self._lock:
+        with self.lock:
             self.used += held
             self.received += received
 
@@ -86,7 +86,9 @@ class Body:
         self.size += count
         if self._chunks is not None:
             self._chunks.append(chunk)
-            buffer.count(held=count, received=count)
+            with buffer.lock:  # what `count` does, for each piece of each file
+                buffer.used += count
+                buffer.received += count
             if buffer.used > buffer.half and self.size > buffer.share:
                 self.spill()
         elif self._extents is not None:
@@ -174,22 +176,22 @@ class Spool:
         self._segments: list[Segment] = []
         self._empty: list[Segment] = []
         self._current: Segment | None = None  # to which the next piece is written if there is room
-        self._lock = threading.Lock()  # guards all, with the place in each file
+        self.lock = threading.Lock()  # guards all, with the place in each file
 
     def append(self, data: bytes) -> list[Extent]:
         """Raises OSError if the disk is full."""
         view = memoryview(data)
-        with self._lock:
+        with self.lock:
             return [self._append(view[start : start + _PIECE]) for start in range(0, len(view), _PIECE)]
 
     def read(self, extent: Extent) -> bytes:
-        with self._lock:
+        with self.lock:
             extent.segment.file.seek(extent.offset)
             return extent.segment.file.read(extent.size)
 
     def release(self, extents: Iterable[Extent]) -> None:
         """Nobody wants these any more: a segment that has no others is written again from its start."""
-        with self._lock:
+        with self.lock:
             for segment, _, size in extents:
                 segment.live -= size
                 if not segment.live:

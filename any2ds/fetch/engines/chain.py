@@ -84,6 +84,8 @@ class Chain:
 
     def cookie(self) -> str | None:
         """The value of the Cookie header: what answers have set on the way of redirects to here."""
+        if not self._cookies:
+            return None
         cookies = [
             text
             for (host, _), (text, is_secure) in self._cookies.items()

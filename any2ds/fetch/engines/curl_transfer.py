@@ -226,6 +226,8 @@ class Transfer:
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
         lines, headers = self._lines, self._headers
+        if not lines:
+            return
         for line in lines:
             if line[0] not in _INITIALS:
                 continue

@@ -7,23 +7,44 @@ import errno
 import select
 import selectors
 import socket
+import sys
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import pycurl
+
+ZERO_BYTES = b"\0\0\0\0"
+"""What `ioctl(socket, FIONREAD, ZERO_BYTES)` returns if no bytes wait to be read from a socket."""
+if sys.platform != "win32":
+    from fcntl import ioctl as ioctl
+    from termios import FIONREAD as FIONREAD
+else:  # there it is not known
+    FIONREAD = 0
+
+    def ioctl(socket: int, request: int, bytes_waiting: bytes) -> bytes:
+        return bytes_waiting
+
 
 _STOPPED = 0.25  # seconds that a wait was longer than it should: the process was stopped, and sockets are ready since
 _READ, _WRITE = 1, 2  # to libcurl, in `watch` and `socket_action`, and to `selectors`
 
 
+class _Poller(Protocol):
+    """What the system waits with: masks are its own. That of `select.epoll`."""
+
+    def register(self, fd: int, eventmask: int, /) -> None: ...
+    def modify(self, fd: int, eventmask: int, /) -> None: ...
+    def unregister(self, fd: int, /) -> None: ...
+    def poll(self, timeout: float, /) -> list[tuple[int, int]]: ...
+    def close(self) -> None: ...
+
+
 class _Selector:
-    """The interface of `select.epoll` where there is none. `selectors` alone take ten calls in Python to a transfer."""
+    """Where there is no epoll. Epoll is used as it is, since `selectors` take ten calls in Python to a transfer."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self.unregister = self._selector.unregister
-        self.close = self._selector.close
 
     def register(self, fd: int, eventmask: int, /) -> None:
         self._selector.register(fd, eventmask)
@@ -31,11 +52,18 @@ class _Selector:
     def modify(self, fd: int, eventmask: int, /) -> None:
         self._selector.modify(fd, eventmask)
 
+    def unregister(self, fd: int, /) -> None:
+        self._selector.unregister(fd)
+
     def poll(self, timeout: float, /) -> list[tuple[int, int]]:
         return [(key.fd, events) for key, events in self._selector.select(timeout)]
 
+    def close(self) -> None:
+        self._selector.close()
 
-if hasattr(select, "epoll"):
+
+_DROPS_CLOSED = hasattr(select, "epoll")  # a socket that is closed is not watched any more
+if _DROPS_CLOSED:
     _MASKS = {_READ: select.EPOLLIN, _WRITE: select.EPOLLOUT, _READ | _WRITE: select.EPOLLIN | select.EPOLLOUT}
 else:
     _MASKS = {mask: mask for mask in (_READ, _WRITE, _READ | _WRITE)}
@@ -46,8 +74,11 @@ class Sockets:
     """Belongs to one thread, but for `ring`."""
 
     def __init__(self) -> None:
-        self._poller = select.epoll() if hasattr(select, "epoll") else _Selector()
+        self._poller: _Poller = select.epoll() if _DROPS_CLOSED else _Selector()
         self._watched: dict[int, int] = {}  # for what
+        # Sockets of kept connections that nobody uses now, which the system watches still: most are used again at once,
+        # and to go on watching takes a fifth of the time of leaving one out and taking it in again.
+        self._idle: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # found ready, and not yet attended to
         self._bell, self._bell_button = socket.socketpair()
         self._bell.setblocking(False)
@@ -65,43 +96,70 @@ class Sockets:
         """libcurl's `M_SOCKETFUNCTION`."""
         if self._closed:
             return
-        is_watched = self._watched.pop(fd, 0) > 0
+        if events == pycurl.POLL_REMOVE:
+            if self._watched.pop(fd, None):
+                if _DROPS_CLOSED:
+                    self._idle.add(fd)
+                else:
+                    self._poller.unregister(fd)
+            return
         try:
-            if events == pycurl.POLL_REMOVE:
-                if is_watched:
-                    with contextlib.suppress(OSError):  # libcurl has closed it, and its number may be another file's
-                        self._poller.unregister(fd)
-                return
-            if is_watched:
-                self._poller.modify(fd, _MASKS[events])
-            else:
-                self._poller.register(fd, _MASKS[events])
-            self._watched[fd] = events
+            self._begin(fd, _MASKS[events])
         except OSError as error:
-            if error.errno != errno.EBADF:  # libcurl has closed it, which happens with HTTP/2
+            if error.errno != errno.EBADF:
                 raise
+            self._watched.pop(fd, None)  # libcurl has closed it, which happens with HTTP/2
+        else:
+            self._watched[fd] = events
+
+    def _begin(self, fd: int, mask: int) -> None:
+        if fd in self._idle:
+            self._idle.remove(fd)
+            try:
+                self._poller.modify(fd, mask)
+            except FileNotFoundError:  # it was closed, and this is another one of its number
+                self._poller.register(fd, mask)
+        elif fd in self._watched:
+            self._poller.modify(fd, mask)
+        else:
+            self._poller.register(fd, mask)
+
+    def _leave_out(self, idle: int) -> None:
+        self._idle.remove(idle)
+        try:
+            self._poller.unregister(idle)
+        except OSError:  # closed here, but a forked process has it too, and the system still reports that one
+            self._poller.close()
+            self._poller = select.epoll()
+            for fd, events in {self._bell.fileno(): _READ, **self._watched}.items():
+                self._poller.register(fd, _MASKS[events])
+            self._idle.clear()
 
     def attend(self, multi: Any, wait: float, most: int) -> None:
         """Let libcurl attend to up to `most` sockets that are ready; waits for one for at most `wait` seconds."""
         ready, watched = self._ready, self._watched
         if not ready:
-            since = time.monotonic()
-            ready.extend(self._poller.poll(max(0.0, wait)))
             if wait > 0:
+                since = time.monotonic()
+                ready.extend(self._poller.poll(wait))
                 waited = time.monotonic() - since
                 self.waited += waited
                 if not ready and waited > wait + _STOPPED:
                     ready.extend(self._poller.poll(0))
+            else:
+                ready.extend(self._poller.poll(0))
         for _ in range(min(len(ready), most)):
             fd, mask = ready.popleft()
             if events := watched.get(fd):
                 multi.socket_action(fd, events & _EVENTS.get(mask, _READ | _WRITE))
+            elif fd in self._idle:  # its server has closed it, most often, which libcurl sees before it uses it again
+                self._leave_out(fd)
             elif fd == self._bell.fileno():
                 self._silence()
 
     def ring(self) -> None:
         """End a waiting `attend`; may be called from any thread."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BlockingIOError, OSError):
             self._bell_button.send(b"\0")
 
     def close(self) -> None:

@@ -110,9 +110,11 @@ def test_the_progress_of_verify_fits_into_the_terminal(terminal: Callable[..., A
     code = """
 import sys
 from any2ds.dataset.verify.progress import Progress
+from any2ds.dataset.verify.report import Finding
+from any2ds.dataset.verify.shard import Checked
 
 with Progress(1200, "s3://bucket/a/dataset/of-many-shards", False) as progress:
-    progress.on_shard(10_000, 10**9, True)
+    progress.add(Checked([Finding("shard", "a", "a")], rows=10_000, bytes_read=10**9))
     sys.stdin.readline()
 """
     seen = terminal(code, columns)
@@ -342,10 +344,12 @@ def test_checking_a_dataset_is_shown_and_leaves_only_its_findings(terminal: Call
     code = """
 import sys
 from any2ds.dataset.verify.progress import Progress
+from any2ds.dataset.verify.report import Finding
+from any2ds.dataset.verify.shard import Checked
 with Progress(1200, "dataset\\x1b[2J", False) as progress:
     for _ in range(300):
-        progress.on_shard(10_000, 10**6, False)
-    progress.on_shard(0, 0, True)
+        progress.add(Checked(rows=10_000, bytes_read=10**6))
+    progress.add(Checked([Finding("shard", "a", "a")]))
     sys.stdin.readline()
 print("done")
 """

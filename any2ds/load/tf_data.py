@@ -21,7 +21,6 @@ import pyarrow as pa
 from any2ds.core.errors import UsageError
 from any2ds.load.errors import Failed
 from any2ds.load.libraries import imported, kind_of_files
-from any2ds.writers.formats._example import bytes_of, feature_kind
 
 if TYPE_CHECKING:
     from any2ds.load.source import Source
@@ -40,6 +39,8 @@ class _Column:
 
     @classmethod
     def of(cls, type: pa.DataType) -> _Column:
+        from any2ds.writers.formats._example import bytes_of, feature_kind  # which needs protobuf, as TensorFlow does
+
         found = feature_kind(type)
         inner = type.value_type if found.is_list or pa.types.is_dictionary(type) else type
         is_bool = pa.types.is_boolean(inner)

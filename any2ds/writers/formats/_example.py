@@ -25,8 +25,6 @@ from typing import Any, Literal, Protocol
 
 import orjson
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from any2ds.core.metadata import RECIPE_KEY
 from any2ds.core.tables import to_json, value_of_text, values
@@ -267,11 +265,15 @@ _MESSAGES = {
 @cache
 def _message(name: str) -> Any:
     """A class of `_MESSAGES`, in a pool of its own: TensorFlow, in the same process, may have another."""
+    from google.protobuf import message_factory  # of an extra
+
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"any2ds.{name}"))
 
 
 @cache
 def _pool() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
     file = descriptor_pb2.FileDescriptorProto(name="any2ds.proto", package="any2ds", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -358,6 +360,8 @@ def parse(record: bytes, columns: Collection[str] | None = None) -> dict[str, li
 
     Raises ValueError for what is no record.
     """
+    from google.protobuf.message import DecodeError
+
     try:
         example = _message("Example").FromString(record)
     except DecodeError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, ClassVar
 
+import google.protobuf.message  # noqa: F401 - of an extra, which is missing now or never
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text

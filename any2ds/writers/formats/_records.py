@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, ClassVar
 
-import google.protobuf.message  # noqa: F401 - of an extra, which is missing now or never
 import pyarrow as pa
+from google.protobuf.message import Message  # noqa: F401 - of an extra, which is missing now or never
 
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS

@@ -152,7 +152,7 @@ class Shards(Sequence[ShardFiles]):
         return frozenset(self._sizes)
 
     def finished(self) -> Shards:
-        """Those with statistics."""
+        """The shards with statistics."""
         stats = self._sizes.get(STATS_END, {})
         if isinstance(stats, _AllThere):
             return self

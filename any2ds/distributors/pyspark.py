@@ -85,7 +85,7 @@ class PysparkDistributor(ClusterDistributor):
                 context.stop()
 
     def _wait_for_executors(self) -> None:
-        """They come one after the other, and shards are shared out among those that are there."""
+        """Executors come one after the other, and shards are shared out among those that are there."""
         if self._grows and not (self.options.processes_count or self._most):
             log.warning("how many executors there may be is not known: processes_count says how many tasks to have")
         begun = changed = time.monotonic()

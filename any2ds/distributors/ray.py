@@ -38,7 +38,7 @@ _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a 
 _OBJECT_STORE_BYTES = 128 << 20
 # As Ray reads it; what somebody has set stays.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# Of nodes and actors that are lost: written to standard output whatever is asked for, and reported by us.
+# Lines on nodes and actors that are lost: written to standard output whatever is asked for, and reported by us.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", r"^(A worker died or was killed|The node with node id)")
 
 import ray as _ray  # noqa: E402

@@ -47,7 +47,7 @@ class LeftOut:
         return None
 
     def passing(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Those that are there; at the end the log says what was left out."""
+        """The samples that are there; at the end the log says what was left out."""
         before = self.count
         for sample in samples:
             if sample is not None:

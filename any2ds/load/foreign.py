@@ -39,7 +39,7 @@ class ForeignColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the columns that a condition may name: files have none of their bytes there."""
+        """The schema of the columns that a condition may name: files have none of their bytes there."""
         own = [pa.field("key", pa.string()), pa.field("ext", pa.string())]
         return pa.schema([*own, *(field for field in self.fields if not pa.types.is_binary(field.type))])
 

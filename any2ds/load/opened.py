@@ -85,7 +85,7 @@ class OpenShards:
         return OpenShards, self._given
 
     def with_columns(self, columns: tuple[str, ...] | None) -> OpenShards:
-        """The same shards with other columns of a sample."""
+        """A copy with other columns of a sample."""
         shards, fields, copies, is_copied = self._given
         return OpenShards(shards, replace(fields, columns=columns), copies, is_copied)
 

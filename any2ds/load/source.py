@@ -64,7 +64,7 @@ class Source(Sequence[Sample]):
         return Source, (self._shards, self._opened, self._selection, self._fields, self._delivery, self._on_error)
 
     def _with(self, delivery: Delivery) -> Source:
-        """The same samples with other columns, or with other things done to them."""
+        """A copy with other columns, or with other things done to its samples."""
         opened = self._opened.with_columns(delivery.stored)
         return Source(self._shards, opened, self._selection, self._fields, delivery, self._on_error)
 
@@ -388,7 +388,7 @@ class Source(Sequence[Sample]):
         return self._with(replace(own, columns=wanted, decode=False, features=features))
 
     def with_failures(self) -> Source:
-        """The same samples, with a `Failed` in the place of each one whose error would end an iteration."""
+        """A copy with a `Failed` in the place of each one whose error would end an iteration."""
         if self._on_error != "raise":
             return self
         return Source(self._shards, self._opened, self._selection, self._fields, self._delivery, Failed)

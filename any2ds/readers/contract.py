@@ -43,7 +43,7 @@ class Wanted:
         return self.names[0]
 
     def without(self, optional: Iterable[str]) -> Wanted:
-        """The same columns, of which those that are `optional` may be absent, but for that of the URLs."""
+        """A copy in which the `optional` columns may be absent, but for that of the URLs."""
         return replace(self, required=self.required.difference(optional) | {self.url})
 
     def found_in(self, existing: Sequence[str]) -> list[str]:

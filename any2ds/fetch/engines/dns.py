@@ -25,7 +25,7 @@ Addresses = tuple[str, ...]
 """IPv4 and IPv6 in the order in which they are best tried (RFC 6724); never empty."""
 
 W = TypeVar("W", bound=Hashable)
-"""Whoever waits for a name."""
+"""A waiter for a name."""
 
 IN_FLIGHT = 256  # names asked for at once; the others queue
 CACHED = 100_000  # names remembered
@@ -39,7 +39,7 @@ _BROKEN = 5.0  # seconds for which SERVFAIL and other errors of all servers are 
 # and doubles per round of servers. Short rounds that begin anew lose fewer names in 10 s than one long one.
 _TRY = 1.0
 _TRIES = 3  # per server and round
-# Of servers that say that they failed another may only have lost the question, so it is put again.
+# Where some servers say that they failed, another may only have lost the question: so it is put again.
 _ROUNDS = 3
 _PAUSE = 0.25  # seconds between them
 _LONGEST = 60.0  # seconds after which a name is given up that rows without a timeout wait for

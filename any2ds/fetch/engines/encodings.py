@@ -59,7 +59,7 @@ def decoded(body: Iterable[bytes], content_encoding: str) -> Iterator[bytes]:
     ratio = _Ratio()
     pieces = ratio.counted(body)
     for kind in reversed(kinds):  # the first one was applied last
-        # Of each stage: one that makes a lot of nothing for the next one costs as much time.
+        # The ratio of each stage counts: one that makes a lot of nothing for the next one costs as much time.
         pieces = ratio.bounded(_decompressed(PieceFile(pieces), kind))
     try:
         yield from pieces

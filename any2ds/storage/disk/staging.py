@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,26 +29,23 @@ _TRIES = 100  # at a folder whose parent others may be removing at the same time
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-@contextmanager
-def staging(root: Path) -> Iterator[Path]:
+def staging(root: Path) -> AbstractContextManager[Path]:
     """A new folder in `root`, for this process alone."""
-    folder, lock = made_in(root, lambda: _locked_folder(root))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
-        remove_unused(root)
+    return _held(root, _locked_folder)
+
+
+def temporary_file(root: Path) -> AbstractContextManager[Path]:
+    """A path in `root` to write to, for this process alone; removed at the end unless the file was moved away."""
+    return _held(root, _locked_file)
 
 
 @contextmanager
-def temporary_file(root: Path) -> Iterator[Path]:
-    """A path in `root` to write to, for this process alone; removed at the end unless the file was moved away."""
-    path, lock = made_in(root, lambda: _locked_file(root))
+def _held(root: Path, make: Callable[[Path], tuple[Path, FileLock]]) -> Iterator[Path]:
+    path, lock = made_in(root, lambda: make(root))
     try:
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        remove(path)
         lock.release(remove=False)
         remove_unused(root)
 

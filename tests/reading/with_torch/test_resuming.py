@@ -195,7 +195,8 @@ def test_without_its_batch_size_a_state_is_for_a_loader_of_the_same_size(folder:
     assert sorted(first + flat(again)) == list(range(COUNT))
 
 
-def test_a_resumed_epoch_is_not_repeated_with_equal_seeds(folder: Path) -> None:
+def broken_off(folder: Path) -> tuple[list[int], Any]:
+    """The samples of five batches, and a stream that goes on behind them."""
     loader = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
     batches = iter(loader)
     first = flat(islice(batches, 5))
@@ -203,6 +204,11 @@ def test_a_resumed_epoch_is_not_repeated_with_equal_seeds(folder: Path) -> None:
     del batches
     stream = new_stream(folder)
     stream.load_state_dict(state)
+    return first, stream
+
+
+def test_a_resumed_epoch_is_not_repeated_with_equal_seeds(folder: Path) -> None:
+    first, stream = broken_off(folder)
     loader, epochs = new_loader(stream, num_workers=2), []
     for _ in range(2):
         torch.manual_seed(1)
@@ -226,13 +232,7 @@ def test_steps_are_enough_to_go_on(folder: Path) -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("says_epoch", [False, True])
 def test_the_epoch_after_one_that_was_resumed_is_whole(persistent: bool, says_epoch: bool, folder: Path) -> None:
-    loader = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
-    batches = iter(loader)
-    first = flat(islice(batches, 5))
-    state = loader.state_dict()
-    del batches
-    stream = new_stream(folder)
-    stream.load_state_dict(state)
+    first, stream = broken_off(folder)
     loader = new_loader(stream, num_workers=2, persistent_workers=persistent)
     if says_epoch:
         stream.set_epoch(0)

@@ -110,17 +110,13 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
         for name in options:
             if name not in allowed:
                 hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
-                what = "is for all hosts alike" if name in _all_names() else "is no option"
+                what = "is for all hosts alike" if name in names_of(GROUPS) else "is no option"
                 raise OptionError(f"{where}: {name!r} {what}: {hint}")
         try:
             parsed[pattern] = {name: parse_field(fields[name], given) for name, given in options.items()}
         except OptionError as error:
             raise OptionError(f"{where}: {error}") from None
     return parsed
-
-
-def _all_names() -> frozenset[str]:
-    return frozenset(info.name for info in declared())
 
 
 # --- the options, by group ---
@@ -827,7 +823,7 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
     preset = presets.find(written.get("preset")) if makes_datasets(groups) else None
     ignored = tuple(_without_effect(checked, own, parsed, preset))
     _check_quality([_our_name(name, preset) for name in checked], parsed)
-    secret = {info.name for info in declared(groups) if info.is_secret}
+    secret = _secret_names(groups)
     defaults = preset.defaults if preset else {}
     made = {name: value for name, value in own.items() if name not in written and value != defaults.get(name)}
     if options.get("config") is not None:
@@ -884,7 +880,7 @@ def _without_effect(
             raise OptionError(reason)
         if name in own:
             yield reason.replace(name, named[name], 1)
-    if left_out := sorted((named.keys() - set(own)) & _all_names()):
+    if left_out := sorted((named.keys() - set(own)) & names_of(GROUPS)):
         yield f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}"
 
 
@@ -904,7 +900,7 @@ def flat(groups: Sequence[Any]) -> dict[str, Any]:
 
 def public(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they may be shown to anybody, as plain JSON: without those that are secret, or lists given as data."""
-    hidden = {info.name for info in declared((*GROUPS, *RETRY_GROUPS)) if info.is_secret}
+    hidden = _secret_names((*GROUPS, *RETRY_GROUPS))
     return {name: _public(value) for name, value in options.items() if name not in hidden}
 
 
@@ -946,7 +942,6 @@ class OptionInfo:
     default: Any  # MISSING where it has none
     shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
-    is_secret: bool  # its value may be a credential
     needs: str  # without which it has no effect: see `needs.py`
     task: str  # its heading in the short help; empty: the full help alone has it
     hints: str  # names of it in other tools
@@ -973,8 +968,7 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
             parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
-            kinds = parse is boolean, f.metadata["is_secret"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, *kinds, needs, task, hints, parse)
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
 
 
 DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
@@ -993,6 +987,11 @@ def deciding_names() -> list[str]:
 def names_of(groups: Sequence[Any]) -> frozenset[str]:
     """The names of the options of these groups."""
     return frozenset(f.name for f in options_of(*groups))
+
+
+def _secret_names(groups: Sequence[Any]) -> frozenset[str]:
+    """The options of these groups whose values may be credentials."""
+    return frozenset(f.name for f in options_of(*groups) if f.metadata["is_secret"])
 
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:

@@ -182,6 +182,12 @@ def known_outcome(code: str) -> FailureCode | None:
         return None
 
 
+def is_transient(code: str) -> bool:
+    """Whether another attempt may help; not for what is no failure, or not known here."""
+    known = known_outcome(code)
+    return known is not None and known.transient
+
+
 def meaning_of(code: str) -> str:
     """The meaning of an outcome in words; "" for one that is not known here."""
     known = known_outcome(code)

@@ -95,6 +95,11 @@ def without_credentials(url: str) -> str:
     return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
 
 
+def stored_rows(table: pa.Table) -> pa.Table:
+    """The rows that have a sample."""
+    return table.filter(pc.equal(table["status"], SUCCESS))  # a filter leaves out rows for which it is null
+
+
 def shown_urls(urls: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of URLs without credentials."""
     return pc.replace_substring_regex(urls, _CREDENTIALS.pattern, r"\1")

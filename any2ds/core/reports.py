@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,7 +9,7 @@ from typing import Any
 
 from any2ds.core.counts import count, counts
 from any2ds.core.errors import RunError, printable, redacted, shard_count
-from any2ds.core.failures import DUPLICATE, NO_FAILURES, SUCCESS, failure_code, in_order
+from any2ds.core.failures import DUPLICATE, NO_FAILURES, SUCCESS, in_order, known_outcome
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.text import duration, percent
@@ -265,8 +264,7 @@ class RunReport(RowCounts):
         if code in NO_FAILURES:
             return f"nothing was stored: {which} ended as {code} ({NO_FAILURES[code]})"
         why = f"nothing was stored: {which} failed as {printable(code)}"
-        with contextlib.suppress(KeyError):  # of another version
-            known = failure_code(code)
+        if (known := known_outcome(code)) is not None:  # None: of another version
             why += f" ({known.meaning}). {known.advice}"
         example = self.examples.get(code)
         return f"{why} The first: {printable(redacted(example))[:_LONGEST_EXAMPLE]}" if example else why

@@ -128,6 +128,7 @@ class _Join:
         self._warned_of: set[str] = set()  # columns
         self._tables_before = {} if self._before is None else self._before.tables(self._table)
         self._schema = pa.schema([])  # of the added columns, which the first rows of the list decide
+        self._kept: list[pa.Field] = []  # columns that were added before and are not added again
         self._matched = self._repeated = 0
 
     def run(self) -> ColumnsAdded:
@@ -141,6 +142,8 @@ class _Join:
         what = orjson.dumps([number, self._request, sorted(marks.items())])
         folder = hashlib.sha256(what).hexdigest()[:16]
         self._schema = self._schema_of_list()
+        schema_before = pa.schema([]) if before is None else before.schema
+        self._kept = [field for field in schema_before if field.name not in self._schema.names]
         there = set(output.names(f"{COLUMNS_FOLDER}/{folder}"))  # from a run that was killed
         done = [each for each in marks if f"{each}.parquet" in there and self._count(folder, each)]
         for group in self._groups(self._dataset.finished.only(marks.keys() - set(done))):
@@ -148,8 +151,7 @@ class _Join:
                 sink = pa.BufferOutputStream()
                 pq.write_table(table, sink, compression="zstd")
                 output.write(table_name(folder, shard_id), sink.getvalue().to_pybytes())
-        kept = [] if before is None else [field for field in before.schema if field.name not in self._schema.names]
-        schema = pa.schema([*kept, *self._schema])
+        schema = pa.schema([*self._kept, *self._schema])
         dataset = dataset_id(output)
         added = AddedColumns(number, folder, self._request, schema, marks, dataset, self._matched, self._repeated)
         if not output.put_if_absent(f"{COLUMNS_FOLDER}/{number:04d}", added.to_json()):
@@ -201,8 +203,8 @@ class _Join:
                 log.warning("the dataset has a column %r: that of the list is called %r there", name, found[name])
         return found
 
-    def _read(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """The rows of the list, with the name of their file; a table from Python is a stream, opened anew."""
+    def _read(self) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of the list; a table from Python is a stream, opened anew."""
         names = (self._list_column, *self._names)
         typed = TypedRows([Field(self._list_column, self._list_column, "key"), *(Field(n, n) for n in self._names)])
         for part in inputs_of(self._options, self._stores):
@@ -213,7 +215,7 @@ class _Join:
                 with closing(part.blocks(wanted)) as blocks:
                     for batch in typed.batches(blocks):
                         self._warn_of(part, batch)
-                        yield part.name, batch
+                        yield batch
                         rows += batch.num_rows
             except ReadError as error:
                 raise error.in_file(part.name, f"row {rows}") from error.__cause__
@@ -231,12 +233,12 @@ class _Join:
     def _schema_of_list(self) -> pa.Schema:
         """The added columns with the types of the first rows; a column without a value there is text."""
         with closing(self._read()) as batches:
-            _, batch = next(batches)
+            batch = next(batches)
         return pa.schema([(self._names[name], batch.schema.field(name).type) for name in self._names])
 
     def _batches(self) -> Iterator[tuple[pa.Array, pa.RecordBatch]]:
         """Keys, and the added columns."""
-        for _, batch in self._read():
+        for batch in self._read():
             columns = [batch[name] for name in self._names]
             yield _comparable(batch[self._list_column]), pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -305,17 +307,14 @@ class _Join:
         """The metadata of a shard, with the columns that were added before and are not added again."""
         with self._dataset.metadata_file(files) as file:
             table = file.read(self._dataset.metadata_columns(file.schema_arrow)).replace_schema_metadata()
-        before = () if self._before is None else self._before.schema
-        kept = [field for field in before if field.name not in self._schema.names]
-        name = self._tables_before.get(files.shard_id)
-        if not kept or name is None:  # a shard that was made since then
-            for field in kept:
-                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-            return table
-        with self._dataset.folder.open(name) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
-            former = file.read([field.name for field in kept])
-        for field in kept:
-            table = table.append_column(field, former[field.name])
+        former = None
+        name = self._tables_before.get(files.shard_id)  # None: a shard that was made since then
+        if self._kept and name is not None:
+            with self._dataset.folder.open(name) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
+                former = file.read([field.name for field in self._kept])
+        for field in self._kept:
+            values = pa.nulls(table.num_rows, field.type) if former is None else former[field.name]
+            table = table.append_column(field, values)
         return table
 
 

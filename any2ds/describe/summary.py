@@ -17,7 +17,7 @@ from typing import Any
 from any2ds.config.command_line import build_command, dataset_options, download_command, retry_command
 from any2ds.config.given import Given
 from any2ds.core.errors import printable, redacted, shard_count
-from any2ds.core.failures import NO_FAILURES, known_outcome
+from any2ds.core.failures import NO_FAILURES, is_transient
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.layout import RECIPE_FILE
 from any2ds.core.members import MemberFigures, member_figures
@@ -186,7 +186,7 @@ def summarize(
     metadata.read(with_metadata, chance, started + seconds)
     totals = _totals(sample, stats)
     outcomes = +stats.outcomes
-    retryable = sum(rows for code, rows in outcomes.items() if _is_transient(code))
+    retryable = sum(rows for code, rows in outcomes.items() if is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]
     if dataset.run is not None and (added := AddedColumns.of(dataset.folder)) is not None:
         metadata.columns |= {field.name: str(field.type) for field in added.schema}
@@ -308,11 +308,6 @@ def _retry(dataset: Dataset, last_run: LastRun) -> str:
     if dataset.run is None or last_run.gained_nothing:
         return ""
     return printable(redacted(retry_command(dataset.folder.url, last_run.given)))
-
-
-def _is_transient(code: str) -> bool:
-    known = known_outcome(code)  # None for codes of other versions or tools
-    return code not in NO_FAILURES and known is not None and known.transient
 
 
 def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:

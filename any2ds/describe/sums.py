@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import error_text, redacted
-from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.members import column
-from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS, STORED_BYTES, without_credentials
+from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS, STORED_BYTES, stored_rows, without_credentials
 from any2ds.core.reports import most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
@@ -214,7 +213,7 @@ class MetadataSums:
         names = table.schema.names
         if not {"url", "status"} <= set(names):
             return []
-        stored = _stored(table)
+        stored = stored_rows(table)
         if self._members is None:
             self._add_hosts(table)
             self._add_files(stored)
@@ -223,7 +222,7 @@ class MetadataSums:
             for name in self._members.names:
                 of_member = _of_member(table, name)
                 self._add_hosts(of_member.filter(pc.is_valid(of_member["status"])))
-                self._add_files(_stored(_of_member(stored, name)))
+                self._add_files(stored_rows(_of_member(stored, name)))
         self._add_labels(stored)
         rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
         return list(stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist())
@@ -279,11 +278,6 @@ class MetadataSums:
             )
             if len(counts) > _MOST_LABELS:
                 self._labels[name] = None
-
-
-def _stored(table: pa.Table) -> pa.Table:
-    """The rows that are stored."""
-    return table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
 
 
 def _of_member(table: pa.Table, member: str) -> pa.Table:

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import DamagedShard
-from any2ds.core.failures import SUCCESS
-from any2ds.core.metadata import STORED_BYTES
+from any2ds.core.metadata import STORED_BYTES, stored_rows
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
@@ -170,7 +169,7 @@ class _ThumbnailMaker:
         with self._dataset.metadata_file(files) as file:
             known = file.schema_arrow.names
             table = file.read([name for name in (*_COLUMNS, "status") if name in known])
-        table = table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
+        table = stored_rows(table)
         sizes = [table[name] for name in (STORED_BYTES.name, "bytes") if name in known]
         is_small = pc.less_equal(pc.coalesce(*sizes, 0), _MOST_BYTES) if sizes else pc.is_valid(table["status"])
         numbers = pc.indices_nonzero(is_small)

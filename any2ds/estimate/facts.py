@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from any2ds.core.failures import SUCCESS, failure_code
+from any2ds.core.failures import is_transient
 from any2ds.core.histogram import Histogram
 from any2ds.core.reports import ProcessCost, RobotsCost
 
@@ -57,9 +56,7 @@ class Transfer:
     @property
     def is_transient(self) -> bool:
         """Whether another attempt may help. Codes of other tools say nothing about it."""
-        with suppress(KeyError):
-            return self.code != SUCCESS and failure_code(self.code).transient
-        return False
+        return is_transient(self.code)
 
 
 @dataclass(frozen=True, slots=True)

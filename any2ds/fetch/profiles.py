@@ -15,10 +15,9 @@ from any2ds.fetch.policy.hosts import UNLIMITED, HostPolicy
 from any2ds.fetch.policy.robots import Policy
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import host_name
-from any2ds.fetch.urls import DEFAULT_PORTS, normalize, parts
+from any2ds.fetch.urls import DEFAULT_PORTS, LONG_ORIGIN, normalize, origin_of, parts
 
 _REMEMBERED = 8192  # origins
-_LONG = 300  # characters; longer ones are not remembered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +73,8 @@ class Profiles:
         return policy if self.differ else None
 
     def _found(self, url: str) -> tuple[Profile, str]:
-        origin = _origin(url)
-        return self._at(origin) if len(origin) < _LONG else self._find(origin)
+        origin = origin_of(url)
+        return self._at(origin) if len(origin) < LONG_ORIGIN else self._find(origin)
 
     def _find(self, origin: str) -> tuple[Profile, str]:
         scheme, _, host, port = parts(origin)
@@ -116,11 +115,6 @@ class Profiles:
             at_once = UNLIMITED
         policy = HostPolicy(at_once, delay, options.max_retry_after)
         return Profile(options, policy, "headers" in own)
-
-
-def _origin(url: str) -> str:
-    end = url.find("/", url.find("://") + 3)
-    return url[:end] if end > 0 else url
 
 
 def _canonical(host: str) -> str:

@@ -6,11 +6,13 @@ import contextlib
 import ipaddress
 import os
 import re
+from functools import lru_cache
 
 from any2ds.core.failures import Failure
 from any2ds.core.schemes import FILE_SYSTEMS, WEB
 
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
+LONG_ORIGIN = 300  # characters; longer ones are not remembered
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
 _PORT = r"[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
@@ -83,22 +85,25 @@ def scheme_of(url: str) -> str:
     return url[: url.index(":")]
 
 
+def origin_of(url: str) -> str:
+    """What stands before the path of a normalised URL."""
+    end = url.find("/", url.find("://") + 3)
+    return url[:end] if end > 0 else url
+
+
 def parts(url: str) -> tuple[str, str | None, str, str]:
     """Scheme, credentials, host and port of a normalised URL."""
-    match = _AUTHORITY.match(url)
+    origin = origin_of(url)
+    return _parts(origin) if len(origin) < LONG_ORIGIN else _parts.__wrapped__(origin)
+
+
+@lru_cache(4096)
+def _parts(origin: str) -> tuple[str, str | None, str, str]:
+    match = _AUTHORITY.match(origin)
     if match is None:
         return "", None, "", ""
     scheme, credentials, host, port = match.groups()
     return scheme.lower(), credentials, host.lower(), port or DEFAULT_PORTS.get(scheme.lower(), "")
-
-
-def origin(url: str) -> tuple[str, str, str]:
-    """Scheme, host and port of a normalised URL: credentials for one origin are not for another (Fetch Standard, 4.4).
-
-    https is another origin than http, also of the same host, as for browsers and for curl.
-    """
-    scheme, _, host, port = parts(url)
-    return scheme, host, port
 
 
 def _of_file_system(scheme: str, rest: str) -> str | Failure:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.core.errors import DamagedShard
-from any2ds.core.failures import SUCCESS
+from any2ds.core.metadata import stored_rows
 from any2ds.core.tables import values
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.contract import Fields, Shard
@@ -33,7 +32,7 @@ class ShardWithColumns:
         if table:
             with folder.open(table) as stream, pq.ParquetFile(stream, **THRIFTY) as file:
                 found = file.read(["status", *columns])
-            self._added = found.filter(pc.equal(found["status"], SUCCESS)).select(columns).combine_chunks()
+            self._added = stored_rows(found).select(columns).combine_chunks()
             if self._added.num_rows != len(shard):
                 raise DamagedShard(f"{table} has {self._added.num_rows:,} samples, the data {len(shard):,}")
 

@@ -52,9 +52,5 @@ class LeftOut:
         for sample in samples:
             if sample is not None:
                 yield sample
-        self.report(before)
-
-    def report(self, before: int = 0) -> None:
-        """Say in the log what was left out since there were so many."""
         if (count := self.count - before) > 0:
             log.warning("%s of the samples left out, the first of all: %s", f"{count:,}", self._first)

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.core.errors import DamagedShard
-from any2ds.core.failures import SUCCESS
-from any2ds.core.metadata import RECIPE_KEY
+from any2ds.core.metadata import RECIPE_KEY, stored_rows
 from any2ds.core.tables import values
 from any2ds.writers.formats.parquet import THRIFTY
 
@@ -90,7 +89,7 @@ class ExactShard:
             parquet = pq.ParquetFile(file, **THRIFTY)
             skipped = set() if columns is self._of.replaced else _without_nulls(parquet.metadata)
             table = parquet.read(["status", *(name for name in columns if name not in {"status", *skipped})])
-        found = table.filter(pc.equal(table["status"], SUCCESS))
+        found = stored_rows(table)
         for name in columns:
             if name not in parquet.schema_arrow.names:  # a column that other shards have
                 found = found.append_column(name, pa.nulls(len(found)))

@@ -155,9 +155,8 @@ class Rows:
         return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
     def _keys_in_data(self, shards: range) -> Iterator[str]:
-        opened = self._opened.with_columns(("key",))
         for shard in shards:
-            yield from opened.keys(shard)
+            yield from self._opened.keys(shard)
 
     def _groups(self) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""

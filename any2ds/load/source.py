@@ -121,7 +121,7 @@ class Source(Sequence[Sample]):
         """Samples that were read, as they are given, without those that `on_error` or `transform` leaves out."""
         found = cast("Iterator[Sample]", map(self.finished, stored))
         leaves_none_out = self._on_error == "raise" and self._delivery.transform is None
-        return found if leaves_none_out else self._left_out.passing(found)
+        return found if leaves_none_out else self.passing(found)
 
     def finished(self, stored: Stored) -> Sample | None:
         """A sample that was read, as it is given; None if `on_error` leaves it out. Raises DamagedShard."""
@@ -149,9 +149,9 @@ class Source(Sequence[Sample]):
         """How many samples this process has left out because of `on_error`."""
         return self._left_out.count
 
-    def report_left_out(self, before: int) -> None:
-        """Say in the log how many samples were left out since there were so many."""
-        self._left_out.report(before)
+    def passing(self, samples: Iterable[Sample | None]) -> Iterator[Sample]:
+        """The samples that are there; at the end the log says how many were left out."""
+        return self._left_out.passing(samples)
 
     def _chunk_starts(self) -> Iterator[int]:
         """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""

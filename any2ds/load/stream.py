@@ -173,14 +173,14 @@ class Stream:
         )
 
     def _samples(self, now: StreamState) -> Iterator[dict[str, Any]]:
-        before = self._source.left_out
+        return self._source.passing(self._finished(now))
+
+    def _finished(self, now: StreamState) -> Iterator[dict[str, Any] | None]:
         for stored in self._read(self._positions(now), now):
             sample = self._source.finished(stored)
             if self._now is now:  # else another iteration has begun
                 self._taken += 1
-            if sample is not None:
-                yield sample
-        self._source.report_left_out(before)
+            yield sample
 
     def _positions(self, now: StreamState) -> Iterator[int]:
         """Those that the consumer takes; behind the end of the epoch are those that come once more."""

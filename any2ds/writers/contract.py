@@ -77,9 +77,6 @@ class Fields:
     data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
     members: tuple[str, ...] = ()  # columns of the files of a sample that has several, see `core.members`
     further: tuple[pa.Field, ...] = ()  # further files that the schema does not have, as far as they are known
-    decode: bool = False  # whether files become arrays and texts, which is for `load` to do
-    features: Any = None  # of the recipe that has made the dataset (`load.features`), which is for `load` as well
-    hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, also by `load`
 
 
 ALL_FIELDS = Fields()

@@ -130,4 +130,5 @@ def test_what_a_process_says_of_its_own_crash_is_heard(urls: Path, tmp_path: Pat
     assert "Segmentation fault" in lines
     # Each crash is written in pieces, this one first: what processes that crash at the same time write may mix.
     assert lines.count("Fatal Python error: ") > PICTURES
-    assert f"ended by {signal.Signals.SIGSEGV.name}" in lines
+    assert f"was killed by signal {signal.SIGSEGV:d}" in lines
+    assert f"({signal.SIGSEGV.name})" in lines

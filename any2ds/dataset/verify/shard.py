@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core.errors import error_text
-from any2ds.core.failures import SUCCESS
-from any2ds.core.metadata import HASHES, STORED_BYTES, STORED_CRC32
+from any2ds.core.metadata import HASHES, STORED_BYTES, STORED_CRC32, stored_rows
 from any2ds.core.samples import row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
@@ -208,7 +206,7 @@ class _ShardCheck:
                 self.findings.about("keys", key, f"not a key of {whose}")
         for name, recorded, counted in (
             ("count", shard.count, len(set(map(row_key, lines)))),
-            ("samples", shard.samples, _stored(table).num_rows),
+            ("samples", shard.samples, stored_rows(table).num_rows),
         ):
             if recorded != counted:
                 message = f"{self._files.stats}: {name} is {recorded}, but the metadata has {counted}"
@@ -231,7 +229,7 @@ class _ShardCheck:
 
     def _check_data(self, table: pa.Table, name: str) -> None:
         """Compare the samples of the data with the rows of the metadata that are stored, in any order."""
-        writer, stored, about = self._dataset.writer, _stored(table), self.findings.about
+        writer, stored, about = self._dataset.writer, stored_rows(table), self.findings.about
         if writer is None or writer.shard is None:
             return
         if not self._is_of_other_tool:  # hashes by img2dataset are of the bytes before they were resized
@@ -310,11 +308,6 @@ def _having(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise _Unreadable(f"{name} cannot be read: {error_text(error)}") from error
-
-
-def _stored(table: pa.Table) -> pa.Table:
-    """The rows that have a sample."""
-    return table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
 
 
 def _is_of_the_system(error: BaseException | None) -> bool:

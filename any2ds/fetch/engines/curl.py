@@ -254,7 +254,7 @@ class CurlTransport:
             self._add(transfer)
             return
         outcome: Payload | Failure | None
-        if location := transfer.location(error):
+        if transfer.is_discarding and (location := transfer.location(error)):
             outcome = transfer.follow(location)
             if outcome is None:
                 self._multi.remove_handle(transfer.handle)

@@ -304,7 +304,7 @@ class Transfer:
 
     def location(self, error: tuple[int, str] | None) -> str | None:
         """Where an answer that is no success sends us, if anywhere."""
-        if not self.is_discarding or self._refusal is not None or self.attempt.probe:
+        if self._refusal is not None or self.attempt.probe:
             return None
         if error is not None and error[0] not in curl_errors.BODY_ERRORS:
             return None
@@ -325,11 +325,11 @@ class Transfer:
             if not open_files.is_exhausted(self._error):
                 raise self._error
             return WITHOUT_FILES
-        handle, final_url = self.handle, self.chain.final_url
+        handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         if error is None or self._is_cut:
             return self._answer(status if self.chain.scheme.startswith("http") else None)
-        os_errno = handle.getinfo(pycurl.OS_ERRNO)
+        final_url, os_errno = self.chain.final_url, handle.getinfo(pycurl.OS_ERRNO)
         if error[0] == pycurl.E_COULDNT_CONNECT:
             if self._has_socket and not os_errno and error[1].startswith("Failed to connect to"):
                 return WITHOUT_FILES  # pycurl had no descriptor for its copy of the socket

@@ -63,7 +63,9 @@ _NUMERIC = re.compile(r"\d+|0[xX][0-9a-fA-F]*")  # a last label that makes the w
 def asks_dns(host: str) -> bool:
     """Whether `host`, in ASCII and lower case, is a name for name servers: not an address, not one of the system's."""
     _, dot, last = host.rpartition(".")
-    return bool(dot and last) and last != "local" and host[0] != "[" and not _NUMERIC.fullmatch(last)
+    if not (dot and last) or last == "local" or host[0] == "[":
+        return False
+    return not (last[0].isdigit() and _NUMERIC.fullmatch(last))
 
 
 @dataclass(slots=True)

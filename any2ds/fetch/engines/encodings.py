@@ -63,10 +63,8 @@ def decoded(body: Iterable[bytes], content_encoding: str) -> Iterator[bytes]:
         pieces = ratio.bounded(_decompressed(PieceFile(pieces), kind))
     try:
         yield from pieces
-    except EOFError as error:
-        raise Undecodable("truncated", "the answer is complete, the compressed stream in it is not") from error
-    except (OSError, zlib.error, pa.ArrowException) as error:
-        if "Truncated" in str(error):  # Arrow's word, of brotli
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        if isinstance(error, EOFError) or "Truncated" in str(error):  # Arrow's word, of brotli
             raise Undecodable("truncated", "the answer is complete, the compressed stream in it is not") from error
         raise Undecodable("bad_encoding", str(error)) from error
 

@@ -7,24 +7,11 @@ import errno
 import select
 import selectors
 import socket
-import sys
 import time
 from collections import deque
 from typing import Any, Protocol
 
 import pycurl
-
-ZERO_BYTES = b"\0\0\0\0"
-"""What `ioctl(socket, FIONREAD, ZERO_BYTES)` returns if no bytes wait to be read from a socket."""
-if sys.platform != "win32":
-    from fcntl import ioctl as ioctl
-    from termios import FIONREAD as FIONREAD
-else:  # there it is not known
-    FIONREAD = 0
-
-    def ioctl(socket: int, request: int, bytes_waiting: bytes) -> bytes:
-        return bytes_waiting
-
 
 _STOPPED = 0.25  # seconds that a wait was longer than it should: the process was stopped, and sockets are ready since
 _READ, _WRITE = 1, 2  # to libcurl, in `watch` and `socket_action`, and to `selectors`

@@ -112,12 +112,14 @@ class RecordDecoder:
         self._of_features = {name: own for own, column in self._columns.items() for name, _ in column.features}
         kinds = {field.name: feature_kind(field.type) for field in schema}
         self._no_texts = [name for name, kind in kinds.items() if kind.kind != "bytes" or kind.is_list]
+        self._no_files = {*self._columns, CAPTION, METADATA}
+        self._parsed = self._features_to_parse()
 
     def row(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""
         wanted = self._wanted
         try:
-            found = parse(record, self._features())
+            found = parse(record, self._parsed)
             data = "" if self._members else self._data or self._file_of(found)
             sample: dict[str, Any] = {}
             for name, values in found.items():
@@ -146,8 +148,8 @@ class RecordDecoder:
             if sample.get(name) in (b"", [b""]):
                 sample[name] = None
 
-    def _features(self) -> set[str] | None:
-        """The features to parse; None: all."""
+    def _features_to_parse(self) -> set[str] | None:
+        """None: all."""
         if self._wanted is None or self._data is None:
             return None
         files = ("ext", *self._members) if self._members else (self._data,)
@@ -156,7 +158,7 @@ class RecordDecoder:
 
     def _file_of(self, features: Mapping[str, Any]) -> str:
         """In datasets of other tools, the feature that is no column of the metadata."""
-        return next((name for name in reversed([*features]) if name not in {*self._columns, CAPTION, METADATA}), "")
+        return next((name for name in reversed([*features]) if name not in self._no_files), "")
 
 
 def files_in(record: bytes) -> tuple[str, dict[str, bytes]]:

@@ -218,7 +218,7 @@ def run(given: Sequence[str]) -> int:
     except Exception as error:
         is_ours = RunOptions in command.groups and name != "build"  # errors of a build are mostly its recipe's
         where = "--log_level=debug shows where" if is_ours else _place_of(error)
-        # What the system refuses, such as a name that is too long, is no fault of ours.
+        # A refusal by the system, such as of a name that is too long, is no fault of ours.
         what = "" if isinstance(error, OSError) else f"unexpected {type(error).__name__}: "
         code, message, trace = 1, f"{what}{error} ({where})", traceback.format_exc()
     shown = _as_given(arguments, command) if options is None else flat(options.groups)
@@ -272,7 +272,7 @@ def _before_dashes(given: Sequence[str]) -> Sequence[str]:
 
 
 def _page(given: Sequence[str]) -> str | None:
-    """What is printed instead of running a command, if that is asked for: help, version or a completion script.
+    """The help, version or completion script that is printed instead of running a command; None if none is asked for.
 
     Raises OptionError for a topic or shell that there is not.
     """

@@ -21,7 +21,7 @@ PURE = {
     "config": "command_line options parsers needs",
     "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
-    "transforms": "image steps._charset steps._clips",
+    "transforms": "chain image steps._charset steps._clips",
     "writers": "formats._offsets",
     "run": "ledger diagnosis place",
     "dataset": "expected shards",

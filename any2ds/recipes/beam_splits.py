@@ -172,7 +172,7 @@ class BeamSplits:
             raise RunError(f"{self._recipe.full_name}: the pipeline of Beam has failed: {message}") from error
 
     def taken(self, split: str, folder: Path) -> dict[str, Any]:
-        """What a split consists of, whose runs are in a local folder then."""
+        """The record of a split, whose runs are in a local folder from then on."""
         found = self._target.get(split, folder)
         skipped: Counter[str] = Counter()
         for about in found:

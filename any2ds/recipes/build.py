@@ -266,7 +266,7 @@ class RecipeBuild:
         return made._make_shards(output, lock, folder, samples)
 
     def _with_members(self, of_rows: Mapping[str, Any] | None) -> RecipeBuild:
-        """The same where the rows of its splits have several URLs, with the options `of_rows`; those of the command
+        """A build whose rows have several URLs, with the options `of_rows`; those of the command
         win. Raises OptionError for some that cannot be."""
         config = self.config
         if of_rows is not None:
@@ -282,7 +282,7 @@ class RecipeBuild:
         return replace(self, config=config)
 
     def _with_schemes(self, of_rows: Iterable[str]) -> RecipeBuild:
-        """The same where rows may also have the schemes that the recipe allows."""
+        """A build whose rows may also have the schemes that the recipe allows."""
         fetch = self.config.fetch
         allowed = (*(fetch.allow_schemes or ()), *of_rows)
         return replace(self, config=replace(self.config, fetch=replace(fetch, allow_schemes=allowed or None)))
@@ -329,7 +329,7 @@ class RecipeBuild:
     # --- what is there ---
 
     def _finished(self, final: OutputFolder) -> RecipeFile | None:
-        """What the dataset says of itself, if it is complete; None for a trial, where another one or the whole is asked
+        """The recipe file of a complete dataset; None for a trial, where another one or the whole is asked
         for. Raises OutputError if it is one of another format."""
         found = self._complete(final)
         if found is None:
@@ -347,7 +347,7 @@ class RecipeBuild:
 
     @staticmethod
     def _complete(folder: OutputFolder) -> RecipeFile | None:
-        """What the dataset in a folder says of itself; None if there is none, or one that is being built."""
+        """The recipe file of the dataset in a folder; None if there is none, or one that is being built."""
         try:
             found = RecipeFile.of(folder)
             _ = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
@@ -566,7 +566,7 @@ class RecipeBuild:
         return found
 
     def _manifest(self, shards: Sequence[_SplitShards]) -> Manifest:
-        """What `.any2ds/run` and the segments say: each split is one."""
+        """The manifest of the dataset, in which each split is a segment."""
         options = deciding_options({**self.config.to_options(), "url_list": None})
         segments = tuple(
             Segment(
@@ -694,7 +694,7 @@ def _schemes_are_own(samples: Mapping[str, Any], output: OutputFolder) -> bool:
 
 
 def _allowed_by_recipe(samples: Mapping[str, Any]) -> list[str]:
-    """What is signed where rows may have schemes that the options do not allow."""
+    """The schemes that are signed beside the options: rows may have them though the options do not allow them."""
     schemes = samples["allow_schemes"]
     return ["allow_schemes", samples["state"], *map(str, schemes)] if schemes else []
 
@@ -715,7 +715,7 @@ def _origin(sample: Mapping[str, Any], features: Features) -> str:
 
 
 def _users_files(folder: OutputFolder) -> list[str]:
-    """What lies in the folder of a finished dataset and does not belong to it, such as notes, lists and a README.md."""
+    """Names in the folder of a finished dataset that do not belong to it, such as notes, lists and a README.md."""
     names = folder.names()
     shards = ShardNames.of(Manifest.parse(folder.read(layout.RUN_FILE) or b"").options)
     own = {layout.STATE_FOLDER, *(name for name in names if shards.has(name) or name.endswith(tfds.LABELS_END))}

@@ -70,7 +70,7 @@ class ChecksumError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What a URL should give."""
+    """The size and digest that a URL should give."""
 
     url: str
     size: int  # bytes
@@ -127,7 +127,7 @@ class DownloadOptions:
 
 
 class Downloads:
-    """What `splits` is given as `dl`."""
+    """The object that `splits` is given as `dl`."""
 
     def __init__(self, name: str, options: DownloadOptions, checksums: Checksums) -> None:
         self._name, self._options, self._checksums = name, options, checksums

@@ -40,7 +40,7 @@ _PLAIN = re.compile(r"[\w.:+-]+", re.ASCII)
 
 @dataclass(frozen=True)
 class Info:
-    """What a recipe says of its dataset. Raises UsageError, which names what is wrong."""
+    """The description that a recipe gives of its dataset. Raises UsageError, which names what is wrong."""
 
     features: Mapping[str, Any]  # name -> feature, or a dict of features
     description: str = ""  # default: the README.md beside the recipe, else the docstring of its class
@@ -74,7 +74,7 @@ class Info:
                     raise UsageError(f"Info: supervised_keys: no feature is called {name!r}: {hint}")
 
     def completed(self, folder: Path | None, docstring: str) -> Info:
-        """The same with what the files beside the recipe, and the docstring of its class, say. Raises UsageError."""
+        """A copy, completed by the files beside the recipe and by the docstring of its class. Raises UsageError."""
         found = {"description": self.description, "citation": self.citation, "tags": self.tags}
         if folder is not None:
             for field, name in (("description", README), ("citation", CITATIONS), ("tags", TAGS)):

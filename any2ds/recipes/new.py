@@ -53,7 +53,7 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
 
 
 def next_steps(options: NewOptions, folder: Path) -> list[str]:
-    """What to do with the folder, in lines."""
+    """Lines that say what to do with the folder."""
     name = folder.name
     test = f"python {folder / name}_test.py"
     place = str(folder) if folder.parent != Path() else f".{os.sep}{folder}"  # a path, not a name

@@ -124,7 +124,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def info(self) -> Info:
-        """What the dataset is."""
+        """The description of the dataset."""
 
     @abstractmethod
     def splits(self, dl: Downloads) -> Any:
@@ -205,7 +205,7 @@ def registered() -> Mapping[str, type[Recipe]]:
 
 
 def as_splits(found: Any) -> dict[str, Any]:
-    """What `splits` has returned, by name. Raises UsageError for what is no split."""
+    """The splits that `splits` has returned, by name. Raises UsageError for anything else."""
     splits = dict(found) if isinstance(found, Mapping) else {"train": found}
     for name, samples in splits.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name) or name in ("all", "hash"):

@@ -54,7 +54,7 @@ _BYTES_AT_ONCE = 16 << 20  # of small files that a writer may hold
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a job for `SampleWorker` carries: where the rows of its shard lie."""
+    """The place where the rows of a shard lie, as a job for `SampleWorker` carries it."""
 
     split: str
     folder: str  # of the runs of the split
@@ -68,7 +68,7 @@ class Place:
 
 
 def inlined(place: Place) -> bytes:
-    """The same with the rows themselves, for workers that do not see the folder."""
+    """A place that holds the rows themselves, for workers that do not see the folder."""
     batches = list(place.rows().batches)
     sink = pa.BufferOutputStream()
     schema = batches[0].schema.with_metadata({b"split": place.split.encode()})
@@ -126,7 +126,7 @@ class SampleWorker:
         self._stopping = True
 
     def share(self, processes: int) -> None:
-        """It takes one core in any case."""
+        """Nothing to do: it takes one core in any case."""
 
     def among(self, machines: int) -> SampleWorker:
         return self

@@ -132,7 +132,7 @@ class Runs:
 
     @property
     def orders(self) -> pa.Array:
-        """Of all samples, sorted."""
+        """The orders of all samples, sorted."""
         joined = pa.concat_arrays([*self._orders, pa.array([], pa.large_binary())])
         return joined.take(pc.sort_indices(joined))
 
@@ -169,7 +169,7 @@ class Runs:
                 yield batch, row
 
     def key(self, order: bytes) -> str | None:
-        """That of the samples of this order; None if there is none."""
+        """The key of the samples of this order; None if there is none."""
         return next((batch.column(KEY)[row].as_py() for batch, row in self._with_order(order)), None)
 
     def origins(self, order: bytes) -> list[str]:
@@ -239,7 +239,7 @@ class ShardRows:
         return cls(list(cut(folder, pieces)))
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """These columns."""
+        """The columns of `schema` as a table."""
         names = schema.names
         joined = pa.Table.from_batches([batch.select(names) for batch in self.batches]).combine_chunks()
         return take(joined, self._order)
@@ -286,7 +286,7 @@ def record(folder: Path, splits: dict[str, Any]) -> None:
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """What `record` has written, if all runs that it names are there."""
+    """The record that `record` has written, if all runs that it names are there."""
     try:
         found: dict[str, Any] = json.loads((folder / "done").read_text(encoding="utf-8"))
         runs = [folder / name / run for name, split in found["splits"].items() for run in split["runs"]]

@@ -42,7 +42,7 @@ _Parts = tuple[str, ...]
 
 
 class _Refused(Exception):
-    """What is wrong with an archive."""
+    """An archive that is not unpacked, with the reason."""
 
 
 def unpack_archive(archive: Path, kind: str, folder: Path) -> None:
@@ -137,7 +137,7 @@ def _untar(archive: Path, unpacking: _Unpacking) -> None:
 
 @dataclass
 class _Unpacking:
-    """What has been unpacked into a folder, and how much more may be."""
+    """The files that were unpacked into a folder, and how much more may be."""
 
     folder: Path
     archive_bytes: int

@@ -22,7 +22,7 @@ _STEPS_OF_ONE_OPTION = ("archive", "text")
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """What the statistics of a finished shard say of its rows: there may be millions of shards."""
+    """The rows of a finished shard, by its statistics, in few bytes: there may be millions of shards."""
 
     count: int
     urls_sha256: str

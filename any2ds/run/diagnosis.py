@@ -58,7 +58,7 @@ def verdict(
     is_list_read: bool = False,
     can_shuffle: bool = False,
 ) -> tuple[str, str] | None:
-    """What limits now, and the message for a person; None if there is too little to say.
+    """The bottleneck and a message for a person; None if there is too little to say.
 
     `metrics` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
     with `is_list_read` the workers have all rows of the list; `can_shuffle` if they come in its order.
@@ -94,7 +94,7 @@ def _named(host: HostLoad) -> str:
 
 
 class _Load:
-    """What all workers did together."""
+    """The work of all workers together."""
 
     def __init__(self, metrics: Sequence[WorkerMetrics]) -> None:
         seconds, workers = _span(metrics)

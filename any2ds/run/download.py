@@ -72,7 +72,7 @@ def make_dataset(
     new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
     more: Sequence[Reporter] = (),
 ) -> RunReport:
-    """What `download` does, with options that are checked. `new_fetcher` makes other fetchers than the usual ones;
+    """Run a download with options that are checked. `new_fetcher` makes other fetchers than the usual ones;
     `more` are reporters besides those that the options ask for."""
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:

@@ -1,4 +1,4 @@
-"""What a run writes about the dataset as a whole when it ends, the report above all."""
+"""Writes the files about the dataset as a whole when a run ends, the report above all."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _FIRST_RETRIES = 10  # failed shards that are tried again at first; the others o
 
 
 class Plan(Protocol):
-    """What a run has to do."""
+    """The work of a run."""
 
     finished: Collection[int]  # shards of the dataset that were finished at the start
     shards: Collection[int]  # of these, those of the rows of the plan

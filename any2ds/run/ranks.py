@@ -24,7 +24,7 @@ _RANKS = (_SLURM, "SLURM_NTASKS"), ("RANK", "WORLD_SIZE"), ("JOB_COMPLETION_INDE
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One of `world_size` runs that make a dataset together."""
+    """A run among `world_size` that make a dataset together."""
 
     number: int  # from 0
     world_size: int

@@ -95,7 +95,7 @@ def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _manifest_of(config: Config, source: Source) -> Manifest:
-    """What `.any2ds/run` says of a new dataset."""
+    """The manifest of a new dataset, for `.any2ds/run`."""
     deciding = deciding_options(config.to_options())
     keys = key_format(config.output.layout)
     further = tuple(sorted(Pipeline(config.media, presets.set_by(config.output.preset)).further))

@@ -1,4 +1,4 @@
-"""What download, retry and build share: checks before anything is created, the distributor, what reporters know."""
+"""Parts that download, retry and build share: checks before anything is created, the distributor, facts of a run."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def distributing(running: RunOptions) -> Iterator[Distributor]:
 def run_info(
     command: Literal["download", "retry"], output: OutputFolder, config: Config, options: Mapping[str, Any]
 ) -> RunInfo:
-    """What reporters know of the run before it begins; `options` are those of the command."""
+    """Facts about the run that reporters know before it begins; `options` are those of the command."""
     return RunInfo(
         command,
         output,

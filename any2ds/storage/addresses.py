@@ -98,7 +98,7 @@ _SIGN_WITH_V4: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _authorities(fs: Any) -> bool | str:
-    """Those of the environment or the profile, as botocore takes them; True for the usual ones."""
+    """The certificate authorities of the environment or the profile, as botocore has them; True for the usual."""
     found = fs.session.get_config_variable("ca_bundle") if fs.session is not None else None
     return str(found) if found else True
 

@@ -91,7 +91,7 @@ class OutputFolder(ABC):
     # Looking
 
     def names(self, folder: str = "") -> list[str]:
-        """What lies directly in it, or in a folder of it; empty if that does not exist.
+        """Names directly in it, or in a folder of it; empty if that does not exist.
 
         Raises OutputError if it cannot be listed.
         """
@@ -119,7 +119,7 @@ class OutputFolder(ABC):
 
     @abstractmethod
     def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
-        """What fsspec lists directly in it, or in a folder of it: name, size, type, mode. A file lists itself."""
+        """Entries that fsspec lists in it, or in a folder of it: name, size, type, mode. A file lists itself."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:

@@ -149,7 +149,7 @@ def similar_beside(path: str) -> str:
 
 
 def _found(fs: Any, path: str) -> tuple[str, list[str]]:
-    """What `path` is, and the files that it stands for."""
+    """The kind of `path`, and the files that it stands for."""
     if not is_local(fs):
         fs.invalidate_cache()  # another run of this process may have listed it, before it changed
     kind = _kind(fs, path)

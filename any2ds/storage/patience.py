@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What is no failure but an answer: there is no such file, or no library for it, or another run has the folder.
+# Answers that are no failures: there is no such file, or no library for it, or another run has the folder.
 _ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError, ImportError, UsageError, RunError)
 # Errors of the request, not of the state of the store. Most stores translate their errors to these.
 _OF_THE_REQUEST = (

@@ -97,7 +97,7 @@ class RemoteFolder(OutputFolder):
         files = {"": target}
         if is_folder:
             target.mkdir()
-            # What begins with "?" is no file, but how a web server sorts its page.
+            # A name that begins with "?" is no file, but how a web server sorts its page.
             files = {f"/{file}": target / file for file in self._names(name) if not file.startswith("?")}
 
         def download(file: str) -> None:
@@ -283,7 +283,7 @@ class GoogleFolder(RemoteFolder):
 
 
 class MemoryFolder(RemoteFolder):
-    """Of this process. What is written to it in pieces can be seen growing, so nothing is."""
+    """A folder in the memory of this process. A file written in pieces could be seen growing, so none is."""
 
     is_private = True
 

@@ -1,4 +1,4 @@
-"""Which kinds of stores there are, and how a URL is opened in one, with the options that the run has for it."""
+"""The kinds of stores, and how a URL is opened in one, with the options that the run has for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from any2ds.core.errors import InputError, conceal, error_text, redacted
 from any2ds.core.schemes import OBJECT_STORES, ROWS_ONLY, SERVERS
 from any2ds.storage.patience import PATIENT, Patience
 
-# They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
+# Libraries that log failures with tracebacks: the exceptions hold the same, and networks fail often.
 for _library in ("paramiko", "gcsfs"):
     logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints it
 
@@ -41,7 +41,7 @@ def appears_whole(fs: Any) -> bool:
 
 
 def absolute(url: str) -> str:
-    """The same place, from any working directory of this machine."""
+    """The URL or path of the same place from any working directory of this machine."""
     return url if "://" in url or "::" in url else os.path.abspath(os.path.expanduser(url))
 
 
@@ -62,7 +62,7 @@ class LocalFiles:
 
 
 def server_of(fs: Any) -> str:
-    """What says, besides the URL, which server or account it is; "" for the usual one."""
+    """The setting that says, besides the URL, which server or account it is; "" for the usual one."""
     options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
     given = [str(options[name]) for name in _SERVER_OPTIONS if options.get(name)]
     return " ".join(given or [os.environ[name] for name in _SERVER_VARIABLES if os.environ.get(name)])
@@ -117,7 +117,7 @@ class Stores:
         return fs, path
 
     def _local_path(self, url: str) -> str | None:
-        """What fsspec makes of a plain path on this machine; None for anything else, and on Windows."""
+        """The path that fsspec makes of a plain path on this machine; None for anything else, and on Windows."""
         if ":" in url or os.sep != "/" or self._options.keys() & {*LocalFiles.protocol}:
             return None
         if url.startswith("/"):
@@ -132,7 +132,7 @@ class Stores:
         return f"{folder}/{'' if url == '.' else url.removeprefix('./')}".rstrip("/") or "/"
 
     def of(self, protocol: str) -> dict[str, Any]:
-        """Those of a protocol, under whichever of its names they were given."""
+        """The options of a protocol, under whichever of its names they were given."""
         kind = _kind(protocol)
         return next((dict(found) for name, found in self._options.items() if _kind(name) == kind), {})
 
@@ -153,7 +153,7 @@ class Stores:
         return options
 
     def of_item(self, protocol: str, in_url: Mapping[str, Any]) -> dict[str, Any]:
-        """Those for a URL of the list that has `in_url` in itself.
+        """The options for a URL of the list that has `in_url` in itself.
 
         Strangers may have written the list: what belongs to one server or account goes to no other.
         """

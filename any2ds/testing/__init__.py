@@ -1,4 +1,4 @@
-"""What tests of any2ds and of its plugins are made with: a server with scripted faults, and contracts of the parts."""
+"""Parts for tests of any2ds and of its plugins: a server with scripted faults, and contracts of the parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every distributor promises, as tests; a plugin's author subclasses `DistributorContract`."""
+"""The promises of every distributor, as tests; a plugin's author subclasses `DistributorContract`."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class ScriptedWorker:
         return replace(self, locks=(*self.locks, *locks))
 
     def stop(self) -> None:
-        """It ends when the jobs do."""
+        """Nothing to do: it ends when the jobs do."""
 
     def share(self, processes: int) -> None:
-        """It takes no cores."""
+        """Nothing to do: it takes no cores."""
 
     def among(self, machines: int) -> ScriptedWorker:
         return self
@@ -89,7 +89,7 @@ class ScriptedWorker:
 
 
 def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
-    """The same, but not before none has come for a moment."""
+    """The jobs, given only once none has come for a moment."""
     queue: SimpleQueue[ShardJob | None] = SimpleQueue()
 
     def pull() -> None:
@@ -117,7 +117,7 @@ def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
 
 
 def run_options(**given: object) -> RunOptions:
-    """What a distributor is made from, with the options of `download` that are given."""
+    """The options that a distributor is made from, with the options of `download` that are given."""
     return Config.from_options({"url_list": "-", **given}).run
 
 

@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question gets: the step of the script, and the file, if there is one."""
+    """The answer to a question: the step of the script, and the file, if there is one."""
 
     step: Step
     body: bytes | None

@@ -25,7 +25,7 @@ def is_running(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Of all its threads: a child belongs to the one that started it."""
+    """The children of all threads of a process: a child belongs to the thread that started it."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():

@@ -115,7 +115,7 @@ class RecipeTestCase(unittest.TestCase):
     # --- the promises; each becomes a test of a subclass ---
 
     def check_info(self) -> None:
-        """What the recipe says is valid, and stays the same through pickling."""
+        """The description of the recipe is valid, and stays the same through pickling."""
         for recipe in self._recipes():
             info = recipe.completed_info()
             self.assertTrue(info.description, "the recipe has no description: write its docstring or README.md")
@@ -173,7 +173,7 @@ class RecipeTestCase(unittest.TestCase):
                 self.assertIn(url, known, f"{CHECKSUMS} lacks it: any2ds build --register_checksums adds it")
 
     def check_reading(self) -> None:
-        """What was built is read back by `any2ds.load`, and by Grain and TensorFlow Datasets if they are installed."""
+        """A built dataset is read back by `any2ds.load`, and by Grain and TensorFlow Datasets if they are installed."""
         recipe = next(self._recipes())
         has_grain, has_tfds = map(importlib.util.find_spec, ("grain", "tensorflow_datasets"))
         with self._built(recipe) as folder:
@@ -269,14 +269,14 @@ def _recipe_file(folder: str) -> RecipeFile:
 
 
 def _digests(folder: str) -> dict[str, str]:
-    """Of the data files: what else there is says when it was made."""
+    """Digests of the data files: other files say when they were made."""
     ends = (".tar", ".tfrecord", ".array_record", ".jpg", ".png")
     files = sorted(path for path in Path(folder).rglob("*") if path.suffix in ends)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _samples(source: Source) -> list[Any]:
-    """What recipes decide of the samples, so that formats can be compared: records have float32, and no nulls."""
+    """The part of the samples that recipes decide, to compare formats by: records have float32, and no nulls."""
     recipe = source.recipe
     assert recipe is not None
     return [

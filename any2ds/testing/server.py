@@ -176,7 +176,7 @@ class Server:
             self._concurrent -= 1
 
     def _ask(self, question: Question) -> Answer:
-        """What a request over HTTP/2 gets."""
+        """The answer to a request over HTTP/2."""
         from any2ds.testing.http2 import Answer
 
         path = unquote(question.target.partition("?")[0]).lstrip("/")

@@ -1,4 +1,4 @@
-"""What every writer promises, as tests; a plugin's author subclasses `WriterContract`."""
+"""The promises of every writer, as tests; a plugin's author subclasses `WriterContract`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stored(writer: type[ShardWriter], path: Path) -> list[tuple[str, Mapping[str
 
 
 def indexes(writer: type[ShardWriter], path: Path) -> Mapping[str, bytes]:
-    """What the files beside a shard are to hold, by the end of their name."""
+    """The expected content of the files beside a shard, by the end of their name."""
     data = LocalData(path)
     if writer.shard is not None:
         writer.shard(data)
@@ -177,7 +177,7 @@ class WriterContract:
             assert self._read_or_none(tmp_path / "cut") is None
 
     def test_garbled_bytes_are_damage_and_never_worse(self, tmp_path: Path) -> None:
-        """What is garbled inside of a body comes back so: hashes are there to tell."""
+        """Bytes that are garbled inside of a body come back so: hashes are there to tell."""
         self.write(tmp_path / "shard", [*FILES[:7], *FILES[8:]])
         chance = random.Random(0)
         if self.writer.extension:

@@ -32,7 +32,7 @@ from any2ds.core.errors import (
 from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
-from any2ds.transforms.contract import OF_THE_RUN, STEPS, BatchTransform, Rejected
+from any2ds.transforms.contract import OF_THE_RUN, STEPS, BatchTransform, Plan, Rejected
 
 log = logging.getLogger(__name__)
 
@@ -46,40 +46,52 @@ Made = list[list[Sample]]
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """The work of a group of steps on some samples."""
+
+    memory: int  # bytes, besides their files
+    run: Callable[[Callable[[], None]], Made]
+    """Calls the function before each sample; nothing that is wrong with a sample raises."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepGroup:
     """Steps that one sample goes through in one go."""
 
     steps: tuple[Any, ...]  # each a Transform
 
-    def takes(self, sample: Sample) -> bool:
-        try:
-            return any(step.takes(sample) or _unsupported(step, sample) for step in self.steps)
-        except Exception:  # it is going to be raised again where it is the failure of the row
-            return True
+    def wants(self, sample: Sample) -> bool:
+        """Whether one of the steps has anything to do with a sample, or to say of it."""
+        return any(step.plan(sample) is not None for step in self.steps)
 
-    def memory(self, sample: Sample) -> int:
-        """Bytes that the first step that takes it is going to need."""
-        try:
-            return next((step.memory(sample) for step in self.steps if step.takes(sample)), 0)
-        except Exception:  # NotDecodable above all; as above
-            return 0
+    def plan(self, samples: Sequence[Sample]) -> GroupPlan:
+        """One sample after the other: the memory of the first step of the sample that needs most counts."""
+        firsts = list(map(self._first, samples))
 
-    def memory_for(self, samples: Sequence[Sample]) -> int:
-        """Bytes for one sample after the other."""
-        return max(map(self.memory, samples))
+        def run(begin: Callable[[], None]) -> Made:
+            made: Made = []
+            for sample, number, plan in firsts:
+                begin()
+                made.append(self._run(sample, number, plan))
+            return made
 
-    def run(self, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
-        """What becomes of each of `samples`; `begin` is called before each."""
-        made: Made = []
-        for sample in samples:
-            begin()
-            made.append(self(sample))
-        return made
+        return GroupPlan(max(_memory(plan) for _, _, plan in firsts), run)
 
-    def __call__(self, sample: Sample) -> list[Sample]:
-        """What becomes of one sample; nothing that is wrong with it raises."""
-        samples, are_parts = [sample], False
-        for step in self.steps:
+    def _first(self, sample: Sample) -> tuple[Sample, int, Plan | None]:
+        """The number and the plan of the first step that processes a sample, which is marked by steps that do not."""
+        for number, step in enumerate(self.steps):
+            plan = step.plan(sample)
+            if isinstance(plan, Plan):
+                return sample, number, plan
+            sample = sample.left_as_is(plan) if plan else sample
+        return sample, len(self.steps), None
+
+    def _run(self, sample: Sample, number: int, plan: Plan | None) -> list[Sample]:
+        """The outcome of a sample by `plan`, which the step of that number made, and by the steps behind it."""
+        found = sample if plan is None else _outcome(plan, sample)
+        are_parts = not isinstance(found, Sample)
+        samples = [found] if isinstance(found, Sample) else list(found)
+        for step in self.steps[number + 1 :]:
             made: list[Sample] = []
             for one in samples:
                 found = attempted(step, one)
@@ -101,21 +113,18 @@ class BatchGroup:
     def steps(self) -> tuple[BatchTransform]:
         return (self.step,)
 
-    def takes(self, sample: Sample) -> bool:
+    def wants(self, sample: Sample) -> bool:
         return True
 
-    def memory_for(self, samples: Sequence[Sample]) -> int:
-        return sum(sample.size for sample in samples)
-
-    def run(self, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
-        """What becomes of each of `samples`; `begin` is called before each call of the step."""
-        return _batched(self.step, samples, begin)
+    def plan(self, samples: Sequence[Sample]) -> GroupPlan:
+        """`begin` is called before each call of the step."""
+        return GroupPlan(sum(sample.size for sample in samples), lambda begin: _batched(self.step, samples, begin))
 
 
 def _batched(
     step: BatchTransform, samples: Sequence[Sample], begin: Callable[[], None], wrong: WrongResult | None = None
 ) -> Made:
-    """What `step` makes of each. If it raises, it is called with halves, so that one bad file is one failure.
+    """The outcome of each sample. If `step` raises, it is called with halves, so that one bad file is one failure.
 
     `wrong` is what it has returned for all of them, which says more than what it returns for one alone.
     """
@@ -135,26 +144,30 @@ def _batched(
 
 
 def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
-    """What `step` makes of `sample`, its failure if it raises, and the sample itself where it is none of its kind.
+    """The outcome of `sample` in `step`: its failure if it raises, and the sample itself if it is none of its kind.
 
     Raises DiskFull and BrokenStep, which concern all rows.
     """
-    if sample.body is None:
-        return sample
+    plan = None if sample.body is None else step.plan(sample)
+    if isinstance(plan, Plan):
+        return _outcome(plan, sample)
+    return sample.left_as_is(plan) if plan else sample
+
+
+def _outcome(plan: Plan, sample: Sample) -> Sample | Sequence[Sample]:
     try:
-        if not step.takes(sample):
-            return sample.left_as_is(reason) if (reason := _unsupported(step, sample)) else sample
-        found: Sample | Sequence[Sample] = step(sample)
-        return found
+        return plan.run()
     except OF_THE_RUN:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
         return failed(sample, error)
 
 
-def _unsupported(step: Any, sample: Sample) -> str:
-    """Why a step cannot take a file of its own media; "" if it can, or if the file is none of these."""
-    return str(step.unsupported(sample)) if hasattr(step, "unsupported") else ""
+def _memory(plan: Plan | None) -> int:
+    try:
+        return 0 if plan is None else plan.memory()
+    except Exception:  # NotDecodable above all, which is raised again where it is the failure of the row
+        return 0
 
 
 def failed(sample: Sample, error: BaseException) -> Sample:
@@ -256,11 +269,11 @@ class Pipeline:
 
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""
-        return sample.body is not None and any(group.takes(sample) for group in self.groups)
+        return sample.body is not None and any(group.wants(sample) for group in self.groups)
 
 
 class FileDescription:
-    """What the metadata of steps of any2ds say of a file that a step of the user has made, by its header."""
+    """Describes a file that a step of the user has made, by its header, in the metadata of the steps of any2ds."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = [step for step in steps if getattr(step, "file_columns", ())]
@@ -356,20 +369,10 @@ class ByMember:
         found: Mapping[str, Any] = step.describe(sample) if step is not None and hasattr(step, "describe") else {}
         return found
 
-    def takes(self, sample: Sample) -> bool:
+    def plan(self, sample: Sample) -> Plan | str | None:
         step = self._steps.get(sample.row.member)
-        return step is not None and bool(step.takes(sample))
-
-    def unsupported(self, sample: Sample) -> str:
-        step = self._steps.get(sample.row.member)
-        return "" if step is None else _unsupported(step, sample)
-
-    def memory(self, sample: Sample) -> int:
-        return int(self._steps[sample.row.member].memory(sample))
-
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        made: Sample | Sequence[Sample] = self._steps[sample.row.member](sample)
-        return made
+        plan: Plan | str | None = None if step is None else step.plan(sample)
+        return plan
 
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:

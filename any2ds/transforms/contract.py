@@ -1,9 +1,9 @@
-"""What a transform implements: a sample in, one or more samples out."""
+"""The interface of a transform: a sample in, one or more samples out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,19 @@ from any2ds.core.samples import Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The work of a step on one file. Either call may read its header, and raise NotDecodable or Rejected."""
+
+    memory: Callable[[], int]
+    """Estimated bytes that it needs, besides the file itself."""
+    run: Callable[[], Sample | Sequence[Sample]]
+    """Returns the same sample, a changed one (`with_data`, `failed`, `filtered`), or several.
+
+    NotDecodable stands for a broken file; any exception but this and Rejected is the row's `transform_error`.
+    """
 
 
 class Transform(Protocol):
@@ -28,29 +41,17 @@ class Transform(Protocol):
     def __init__(self, media: MediaOptions) -> None:
         """Raises OptionError, and ImportError for a library that only some options need."""
 
-    def unsupported(self, sample: Sample) -> str:
-        """Why it does not take a file of its own media, for the report; else ""."""
-        ...
+    def plan(self, sample: Sample) -> Plan | str | None:
+        """The work on a file, by its `mime_type`, `ext` and first bytes; None for files of other kinds.
 
-    def takes(self, sample: Sample) -> bool:
-        """Whether it processes the file, by `mime_type`, `ext` and the first bytes."""
-        ...
-
-    def memory(self, sample: Sample) -> int:
-        """Estimated bytes that it needs for this file, besides the file itself. Raises NotDecodable."""
-        ...
-
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        """Returns the same sample, a changed one (`with_data`, `failed`, `filtered`), or several.
-
-        Raises NotDecodable for a broken file, and Rejected. Any other exception is the row's `transform_error`.
+        A text says, for the report, why a file of the step's own kind is left as it is.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What is known of a step of any2ds without its libraries, which its module imports."""
+    """Facts about a step of any2ds that need none of its libraries, which its module imports."""
 
     options: frozenset[str]  # that turn it on
     extra: str = ""  # that installs its libraries

@@ -15,7 +15,7 @@ from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.processes.resources import end_first_when_memory_is_short
 from any2ds.core.samples import Sample
-from any2ds.transforms.chain import Pipeline, last_line
+from any2ds.transforms.chain import GroupPlan, Pipeline, last_line
 from any2ds.transforms.pipeline import NotIsolated
 
 log = logging.getLogger(__name__)
@@ -110,16 +110,19 @@ class _Steps:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._given: tuple[int, list[Sample]] = 0, []
+        self._planned: tuple[list[Sample], GroupPlan] | None = None
 
     def __call__(self, asked: tuple[int, list[_Packed]] | None) -> int | bytes:
         if asked is not None:
             number, packed = asked
-            self._given = number, [_unpacked(one, ()) for one in packed]
-            return self._pipeline.groups[number].memory_for(self._given[1])
-        (number, samples), self._given = self._given, (0, [])
+            samples = [_unpacked(one, ()) for one in packed]
+            plan = self._pipeline.groups[number].plan(samples)
+            self._planned = samples, plan
+            return plan.memory
+        assert self._planned is not None  # the go-ahead follows the samples
+        (samples, plan), self._planned = self._planned, None
         try:
-            made = self._pipeline.groups[number].run(samples, lambda: None)
+            made = plan.run(lambda: None)
         except Exception as error:  # of no sample's
             return _pickled(error)
         try:

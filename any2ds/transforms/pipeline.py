@@ -202,7 +202,7 @@ class PipelineRunner:
         while state.group + 1 < len(self._pipeline.groups):
             state.group += 1
             group, batch = self._pipeline.groups[state.group], self._batches.get(state.group)
-            places = [place for place, one in enumerate(state.samples) if one.body is not None and group.takes(one)]
+            places = [place for place, one in enumerate(state.samples) if one.body is not None and group.wants(one)]
             state.open = len(places)
             for number, place in enumerate(places):
                 if batch is not None:
@@ -231,7 +231,7 @@ class PipelineRunner:
                 self._advance(state)
 
     def _owned(self, state: _RowState, before: Sample, given: Sample, made: list[Sample]) -> list[Sample]:
-        """What a thread has made of a sample, with bodies that the buffer accounts for."""
+        """The samples that a thread has made of one, with bodies that the buffer accounts for."""
         owned, is_kept = [], False
         for sample in made:
             if sample.body is not None:
@@ -284,16 +284,16 @@ class PipelineRunner:
                 task.memory, task.isolated = 0, False
         group = self._pipeline.groups[task.group]
         worker_thread.begin()  # to know what a file needs a step may have to read all of it
-        need = group.memory_for(task.samples)
+        plan = group.plan(task.samples)
         self._pool.pause(worker_thread)
-        task.memory = self._budget.take(need)
+        task.memory = self._budget.take(plan.memory)
         for step in group.steps:
             if hasattr(step, "prepare"):  # steps of the user's own may have a model to load
                 worker_thread.step = step.name
                 worker_thread.begin()
                 step.prepare()
         worker_thread.step = ""
-        return group.run(task.samples, worker_thread.begin)
+        return plan.run(worker_thread.begin)
 
     def _run_isolated(self, task: Task) -> Made:
         def take(memory: int) -> None:

@@ -204,8 +204,10 @@ class ThreadPool:
             yield task, None
 
     def _release_left(self, now: float) -> None:
-        """What threads that were given up hold is free when they end; one that never ends holds up the others for a
-        while only."""
+        """Free the memory of threads that were given up when they end.
+
+        A thread that never ends holds up the others for a while only.
+        """
         left, self._left = self._left, []
         for worker_thread in left:
             is_alive = worker_thread.thread is not None and worker_thread.thread.is_alive()

@@ -51,7 +51,7 @@ class MetricsCollector:
         self.waited(self._publishing, time.monotonic() - since)
 
     def cost_of_shard(self) -> ProcessCost:
-        """What the process took since the last call, in the thread that works."""
+        """Resources that the process took since the last call, in the thread that works."""
         before = self._at_last_shard
         now = self._at_last_shard = ProcessCost(
             resources.cpu(), time.thread_time(), resources.memory(), self._buffer.received

@@ -27,6 +27,7 @@ from any2ds.core.samples import Sample
 from any2ds.testing.server import serve
 from any2ds.transforms.chain import attempted
 from any2ds.transforms.steps.archive import ArchiveTransform
+from tests.support.steps import memory_of, through
 
 Rows = list[dict[str, Any]]
 Unpacked = Callable[..., Rows]
@@ -437,7 +438,7 @@ def test_a_bomb_costs_no_more_than_the_limits_allow() -> None:
     for name, bomb in bombs().items():
         tracemalloc.start()
         try:
-            promised = unpack.memory(sample(bomb))
+            promised = memory_of(sample(bomb), unpack)
             made = attempted(unpack, sample(bomb))
             found[name] = "unpacked"
             if isinstance(made, Sample) and made.failure:
@@ -478,7 +479,7 @@ def test_each_limit_is_told_by_its_name() -> None:
             "unpacks_too_large",
             "it unpacks to more than 9999 bytes (--unpack_max_bytes)",
         )
-        assert not isinstance(step(unpack_max_files=10)(sample(archive)), Sample)
+        assert len(through(sample(archive), step(unpack_max_files=10))) > 1
     zeros = gzip.compress(ZEROS)
     assert outcome(zeros) == (
         "unpacks_too_large",
@@ -515,8 +516,8 @@ def test_a_budget_of_memory_is_told_what_an_archive_unpacks_to() -> None:
     tar = tarred(FILES)
     content = sum(len(data) for data in FILES.values())
 
-    assert step().memory(sample(zipped(FILES))) == content
-    assert step().memory(sample(tar)) == len(tar)
+    assert memory_of(sample(zipped(FILES)), step()) == content
+    assert memory_of(sample(tar), step()) == len(tar)
     for compressed in (gzip.compress(tar), zstandard.compress(tar), lzma.compress(tar)):
-        assert step().memory(sample(compressed)) == len(tar)
-    assert step().memory(sample(b"no archive")) <= 64 << 10
+        assert memory_of(sample(compressed), step()) == len(tar)
+    assert memory_of(sample(b"no archive"), step()) <= 64 << 10

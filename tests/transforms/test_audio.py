@@ -19,11 +19,12 @@ from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of
-from any2ds.transforms.chain import StepGroup, attempted
+from any2ds.transforms.chain import attempted
 from any2ds.transforms.steps._av import encoder
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
 from tests.support.recordings import film, heard, tone
+from tests.support.steps import memory_of, through
 
 # muxer, encoder, rate, and what the header says: codec
 KINDS: dict[str, tuple[str, str, int, str]] = {
@@ -86,7 +87,7 @@ def test_it_is_known_by_its_bytes_whatever_the_server_says(
     wanted = MediaOptions(audio=AudioOptions(audio_format="flac"))
     given = sample(tone(muxer, encoder, 1.0, 48_000, options=options), served_as)
     assert given.ext == ext
-    (found,) = StepGroup((AudioTransform(wanted), VideoTransform(wanted)))(given)
+    (found,) = through(given, AudioTransform(wanted), VideoTransform(wanted))
     assert (found.ext, found.fields["sample_rate"]) == ("flac", 48_000)
     assert found.fields["duration"] == pytest.approx(1.0, abs=0.05)
 
@@ -153,7 +154,7 @@ def test_the_right_codec_in_another_container_is_not_encoded_again(
     data = tone(muxer, name, 1.0, 48_000)
     both = (AudioTransform, VideoTransform)
     wanted = MediaOptions(audio=AudioOptions(audio_format=audio_format))
-    (found,) = StepGroup(tuple(one(wanted) for one in both))(sample(data))
+    (found,) = through(sample(data), *(one(wanted) for one in both))
     assert (code_of(found), found.ext) == ("success", audio_format)
     assert found.data.startswith(magic)
     assert packets(found.data) == packets(data)
@@ -223,7 +224,7 @@ def cut(data: bytes, extra: dict[str, Any] | None = None, **options: Any) -> lis
     media = MediaOptions(files=files, audio=AudioOptions(**options), video=VideoOptions(**own))
     given = sample(data)
     given = replace(given, row=given.row._replace(extra=extra))
-    return StepGroup((AudioTransform(media), VideoTransform(media)))(given)
+    return through(given, AudioTransform(media), VideoTransform(media))
 
 
 def told(found: list[Sample]) -> list[tuple[str, str, float | None, float | None]]:
@@ -452,7 +453,9 @@ def test_a_playlist_leads_nowhere(tmp_path: Any) -> None:
 def test_what_is_not_sound_passes_untouched() -> None:
     one = step()
     for media_type in ("audio/midi", "audio/x-mpegurl", "image/jpeg", "text/html", None):
-        assert not one.takes(sample(b"no magic number here", media_type))
+        given = sample(b"no magic number here", media_type)
+        (found,) = through(given, one)
+        assert (found.body, found.fields) == (given.body, given.fields)
 
 
 def test_sound_of_little_entropy_does_not_fill_the_memory() -> None:
@@ -460,8 +463,8 @@ def test_sound_of_little_entropy_does_not_fill_the_memory() -> None:
     assert len(silence) < 50_000
     found = made(silence, audio_format="wav", limit=1_000_000)
     assert code_of(found) == "unpacks_too_large"
-    assert step(audio_format="wav").memory(sample(silence)) > 60 * 44_100 * 2
-    assert step().memory(sample(silence)) < 3_000_000
+    assert memory_of(sample(silence), step(audio_format="wav")) > 60 * 44_100 * 2
+    assert memory_of(sample(silence), step()) < 3_000_000
 
 
 def test_a_header_may_say_what_it_likes() -> None:

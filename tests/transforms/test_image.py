@@ -20,6 +20,7 @@ from any2ds.core.samples import Sample
 from any2ds.transforms.image.encode import MIME_TYPES
 from any2ds.transforms.steps.image import ImageTransform
 from tests.support.pictures import encoded, jpeg, photograph, through
+from tests.support.steps import memory_of
 
 LARGE = photograph(480, 300)
 SMALL = photograph(120, 80)
@@ -168,7 +169,7 @@ def test_a_bomb_is_refused_by_its_header(kind: str, data: bytes) -> None:
     step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
     made = through(data)
     assert code(made) == "too_many_pixels"
-    assert step.memory(sample_of(data)) == 0
+    assert memory_of(sample_of(data), step) == 0
 
 
 def sample_of(data: bytes) -> Sample:
@@ -180,9 +181,9 @@ def test_memory_is_what_is_decoded() -> None:
     step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
     large = np.zeros((1100, 1700, 3), np.uint8)
     baseline, progressive = (encoded(large, "JPEG", progressive=is_progressive) for is_progressive in (False, True))
-    assert step.memory(sample_of(baseline)) < 1700 * 1100 * 3 / 8  # by 4 in both directions, and what is made
-    assert step.memory(sample_of(progressive)) > 1700 * 1100 * 3
-    assert step.memory(sample_of(encoded(large, "WEBP"))) >= 1700 * 1100 * 6
+    assert memory_of(sample_of(baseline), step) < 1700 * 1100 * 3 / 8  # by 4 in both directions, and what is made
+    assert memory_of(sample_of(progressive), step) > 1700 * 1100 * 3
+    assert memory_of(sample_of(encoded(large, "WEBP")), step) >= 1700 * 1100 * 6
 
 
 # --- what is broken ---

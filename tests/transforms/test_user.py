@@ -24,6 +24,7 @@ from any2ds.core.rows import Row
 from any2ds.testing.processes import LONG
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.steps.user import load
+from tests.support import steps
 from tests.support.recordings import film, tone
 
 ROWS = 12
@@ -127,7 +128,7 @@ def test_bytes_of_another_kind_do_not_keep_the_type_of_the_file_before(
 ) -> None:
     mime_type, ext = recognize(body, served)
     sample = Sample(Row(0, 0, "000000000", "http://x"), StoredBody.of(body), ext, {"mime_type": mime_type, "ext": ext})
-    made = load(lambda sample: sample.with_data(b"numbers", **changes))(sample)
+    (made,) = steps.through(sample, load(lambda sample: sample.with_data(b"numbers", **changes)))
     assert (made.ext, made.mime_type) == expected
     assert (made.fields["ext"], made.fields["mime_type"]) == expected
 

@@ -17,11 +17,11 @@ from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of
-from any2ds.transforms.chain import StepGroup
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
 from tests.support.recordings import brightness, copied, film, heard, seen, tone
+from tests.support.steps import memory_of, through
 
 QUICK = {"deadline": "realtime", "cpu-used": "8"}
 # muxer, encoder, sound, the extension and the codecs that are told
@@ -56,7 +56,7 @@ def media(**options: Any) -> MediaOptions:
 
 def all_made(data: bytes, columns: dict[str, Any] | None = None, **options: Any) -> list[Sample]:
     wanted = media(**options)
-    return StepGroup((AudioTransform(wanted), VideoTransform(wanted)))(sample(data, **(columns or {})))
+    return through(sample(data, **(columns or {})), AudioTransform(wanted), VideoTransform(wanted))
 
 
 def made(data: bytes, **options: Any) -> Sample:
@@ -259,10 +259,10 @@ def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
     options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted, data = media(**options), a_film(seconds=0.4)
-    step = StepGroup((AudioTransform(wanted), VideoTransform(wanted)))
+    steps = AudioTransform(wanted), VideoTransform(wanted)
     with caplog.at_level("WARNING", "any2ds"):
         for one in (film("mp4", "libx264", None, seconds=0.4), data, data):
-            (found,) = step(sample(one))
+            (found,) = through(sample(one), *steps)
             assert found.failure is None
     assert [record.getMessage()[: len(message)] for record in caplog.records] == ([message] if message else [])
 
@@ -416,7 +416,7 @@ def test_memory_for_frames_grows_with_the_image() -> None:
     wanted = {"frames": 1, "resize_mode": "border"}
     little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
     step = VideoTransform(media(**wanted))
-    assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
+    assert memory_of(much, step) - memory_of(little, step) > 20 * 1280 * 720
 
 
 def test_a_frame_every_so_many_seconds() -> None:
@@ -501,7 +501,7 @@ def bomb(header: bool) -> bytes:
 def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
     found = made(bomb(header=True), **options)
     assert (code_of(found), found.fields["error_message"]) == ("too_many_pixels", "65535 x 65535")
-    assert StepGroup((VideoTransform(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
+    assert memory_of(sample(bomb(header=True)), VideoTransform(media(**options))) < 20_000_000
     if options:
         assert code_of(made(bomb(header=False), **options)) == "not_decodable"
     data = a_film(seconds=0.2, size=(400, 300), sound=None)
@@ -512,8 +512,8 @@ def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
 def test_memory_grows_with_the_frames() -> None:
     little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
     step = VideoTransform(media(video_fps=10))
-    assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
-    assert VideoTransform(media()).memory(much) < 20_000_000
+    assert memory_of(much, step) - memory_of(little, step) > 20 * 1280 * 720
+    assert memory_of(much, VideoTransform(media())) < 20_000_000
 
 
 def test_too_short_and_too_long() -> None:

@@ -15,7 +15,7 @@ from any2ds.storage.folders import OutputFolder
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What reporters know of a run before it begins."""
+    """Facts about a run that reporters know before it begins."""
 
     command: Literal["download", "retry"]
     output: OutputFolder

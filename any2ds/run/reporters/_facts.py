@@ -1,4 +1,4 @@
-"""What is said of a run, as facts with names: screens show them, JSON lines and other reporters record them.
+"""Facts about a run, by name: screens show them, JSON lines and other reporters record them.
 
 The names are those of docs/watching.md. Nothing that is shown is computed elsewhere, so that all say the same.
 """
@@ -25,7 +25,7 @@ _LONGEST_URL = 300  # characters
 
 
 def start(run: RunInfo, finished_shards: int) -> Facts:
-    """What a run is going to do."""
+    """Facts about the run that begins."""
     return {
         "any2ds": __version__,
         "command": run.command,
@@ -58,7 +58,7 @@ def counts(outcomes: Mapping[str, int]) -> Facts:
 
 
 def shard_finished(report: ShardReport) -> Facts:
-    """What became of the rows of a shard."""
+    """The outcomes of the rows of a shard."""
     known = {"shard_id": report.shard_id, "seconds": round(report.duration, 3), **counts(report.status_dict)}
     return {**known, "bytes": report.bytes, "outcomes": report.status_dict, "replaces": report.replaces}
 
@@ -70,7 +70,7 @@ def shard_failed(error: ShardError) -> Facts:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a run while it went on."""
+    """Observations of a run while it went on."""
 
     now: Facts = field(default_factory=dict)  # the newest progress
     done: set[int] = field(default_factory=set)  # shards that it has finished
@@ -115,7 +115,7 @@ def finish(total: RunReport, run: RunInfo, seen: Seen) -> Facts:
 
 
 def _next_steps(facts: Facts, run: RunInfo, seen: Seen) -> Facts:
-    """What to type, or to look at, once a run has ended as the `facts` say; null where that is no use."""
+    """Commands to type, and files to look at, once a run has ended as the `facts` say; null where that is no use."""
     options = run.options
     folder = str(options.get("output_folder") or run.output.url)
     has_stores = bool(run.storage.storage_options)  # with the lists, files or the folder in one of them

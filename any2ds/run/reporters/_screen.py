@@ -25,7 +25,7 @@ _LONGEST_PATTERN = 200
 
 
 def beginning(facts: Facts) -> Iterator[str]:
-    """What a run is going to do."""
+    """Lines for a run that begins."""
     folder, before = as_place(facts["output_folder"]), facts["shards_before"]
     if facts["command"] == "retry":
         yield f"any2ds retries failed rows ({', '.join(facts['options'].get('codes') or ())}) of {folder}"
@@ -47,7 +47,7 @@ def failed(facts: Facts) -> str:
 
 
 def stopping(facts: Facts) -> str:
-    """What becomes of the shards that are open when a run was asked to stop."""
+    """The line for a run that was asked to stop: how its open shards end."""
     return (
         f"stopping: {shard_count(facts['shards_open'], 'is', 'are')} open; one whose last rows are being downloaded "
         f"gets up to {facts['grace']:g} s to finish, any other is given up now; finished shards are kept; press Ctrl-C "
@@ -160,7 +160,7 @@ def as_place(folder: str) -> str:
 
 
 def ending(facts: Facts, width: int | None) -> Iterator[Text]:
-    """What became of the rows, then where the dataset is and what to do next.
+    """Lines for a run that has ended: outcomes of rows, where the dataset is and what to do next.
 
     Sentences are wrapped at `width`, if there is one; what is to be copied stands on one line.
     """
@@ -236,7 +236,7 @@ def _figures(facts: Facts) -> Iterator[str]:
 
 
 def _types(facts: Facts) -> Iterator[str]:
-    """What the stored files are: pages of HTML are no failures, and no images."""
+    """The types of the stored files: pages of HTML are no failures, and no images."""
     shown = [f"{files:,} {name}" for name, files in facts["types"].items()]
     more = [f"{len(shown) - _MOST_TYPES:,} more types"] if len(shown) > _MOST_TYPES else []
     if facts["outcomes"]:
@@ -244,7 +244,7 @@ def _types(facts: Facts) -> Iterator[str]:
 
 
 def _shards(facts: Facts) -> Iterator[str]:
-    """What became of the shards, and what is left to do."""
+    """The number of shards that were made, and of those that are left."""
     done, failed, given_up = facts["shards_done"], facts["shards_failed"], facts["shards_given_up"]
     if done or failed or given_up:
         pieces = (
@@ -265,7 +265,7 @@ def _shards(facts: Facts) -> Iterator[str]:
 
 
 def _next_steps(facts: Facts) -> dict[str, str | None]:
-    """What to copy, by what it is for."""
+    """Commands to copy, by what they are for."""
     pattern = facts["pattern"] and f"{as_place(facts['output_folder'])}{facts['pattern']}"
     is_long = pattern and len(facts["pattern"]) > _LONGEST_PATTERN
     return {

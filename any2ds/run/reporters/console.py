@@ -93,7 +93,7 @@ class _Terminal(Reporter):
 
 
 class _Notebook(_Terminal):
-    """The same lines in one output of the cell, with the table in the end."""
+    """A notebook: the lines in one output of the cell, with the table in the end."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)

@@ -1,4 +1,4 @@
-"""What happens in a run as JSON, a line for each event: for `--log_format=json`, and a file for the reporter jsonl."""
+"""Events of a run as JSON, a line for each: for `--log_format=json`, and a file for the reporter jsonl."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Room:
             raise DiskFull(str(self._folder), free, least, self._way_out)
 
     def full(self, error: BaseException) -> DiskFull:
-        """What to raise for `error`, which means that the disk is full."""
+        """The error to raise for `error`, which means that the disk is full."""
         if isinstance(error, DiskFull):
             return error
         usage = self._usage()
@@ -70,7 +70,7 @@ class Room:
 
 
 class RemoteSpace(Room):
-    """That of a store behind a URL, which cannot be queried."""
+    """The space of a store behind a URL, which cannot be queried."""
 
     def __init__(self, url: str) -> None:
         super().__init__(Path(), None, "choose another output_folder")

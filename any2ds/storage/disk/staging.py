@@ -69,7 +69,7 @@ def _locked(path: Path) -> FileLock:
 
 
 def made_in(root: Path, make: Callable[[], Made]) -> Made:
-    """What `make` makes in a folder, which is there then."""
+    """The result of `make`, which is called again where its folder has to be made first."""
     for _ in range(_TRIES):
         # Others may just be removing what is empty, also while `mkdir` looks what it is that is there already.
         with contextlib.suppress(FileNotFoundError, FileExistsError):

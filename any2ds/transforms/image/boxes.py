@@ -54,7 +54,7 @@ def _bad(value: Any, column: str) -> Rejected:
 
 
 def blurred(pixels: Pixels, boxes: Sequence[Box]) -> Pixels:
-    """The same with what is in the boxes blurred beyond recognition."""
+    """The image, with everything inside the boxes blurred beyond recognition."""
     height, width = pixels.shape[:2]
     found = pixels.copy()
     for box in boxes:

@@ -91,12 +91,12 @@ def premultiplied(pixels: Pixels) -> Pixels:
 
 
 def divided(pixels: Pixels) -> Pixels:
-    """The contrary."""
+    """The pixels of a premultiplied image, no longer multiplied."""
     alpha = cv2.merge([pixels[..., 3]] * 3)
     return np.dstack((cv2.divide(pixels[..., :3], alpha, scale=np.iinfo(pixels.dtype).max), pixels[..., 3]))
 
 
 def on_white(pixels: Pixels) -> Pixels:
-    """Of premultiplied ones, without alpha."""
+    """The pixels of a premultiplied image on white, without alpha."""
     rest = np.iinfo(pixels.dtype).max - pixels[..., 3]
     return cv2.add(np.ascontiguousarray(pixels[..., :3]), cv2.merge([rest] * 3))

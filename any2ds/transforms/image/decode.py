@@ -47,7 +47,7 @@ _REDUCED = {
 }
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "I;16": 1, "I;16B": 1, "I": 1, "F": 1, "LA": 2, "RGB": 3}
 _SIXTEEN = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
-# What libjpeg warns of (its jerror.h, JWRN_...) where the pixels are not what they were.
+# Warnings of libjpeg (its jerror.h, JWRN_...) where the pixels are not what they were.
 _DAMAGE = re.compile("Corrupt JPEG data: |Premature end of JPEG")
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 _PADDING = 2  # bytes that some cameras leave between the pixels and the end, whatever is in them
@@ -118,7 +118,7 @@ def _of_jpeg(data: bytes, head: Head, reduction: int) -> Pixels:
         core = jpeg_core(data)
         if len(core) < len(data):  # bytes between its segments, of which libjpeg only warns, and then of nothing else
             return _of_jpeg(core, head, reduction)
-        # What TurboJPEG does not know: OpenCV has a say in it.
+        # A form that TurboJPEG does not know may be one that OpenCV knows.
         return _by_opencv(data, head, reduction)
     return _checked(pixels if head.channels == 3 else pixels[..., 0], shape)
 
@@ -212,7 +212,7 @@ def _opened(data: bytes, kind: str) -> ImageFile:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What libraries raise over broken files could be anything."""
+    """Turns whatever libraries raise over broken files into NotDecodable."""
     try:
         yield
     except (NotDecodable, Unfit, MemoryError):

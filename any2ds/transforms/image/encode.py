@@ -18,7 +18,7 @@ _LONGEST_SIDE = {"webp": 16_383, "jpg": 65_500, "avif": 32_768}
 
 
 def format_for(kind: str, wanted: str, has_alpha: bool) -> str:
-    """What a file of `kind` becomes if `wanted` (of --encode_format) is asked for: one of `MIME_TYPES`."""
+    """The format, one of `MIME_TYPES`, of a file of `kind` if `wanted` (of --encode_format) is asked for."""
     if wanted != "keep":
         return wanted
     return _OWN.get(kind) or ("png" if has_alpha else "jpg")

@@ -49,7 +49,7 @@ def _named(values: Mapping[int, Any], tags: Mapping[int, str]) -> dict[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for it; None for nothing that anybody reads."""
+    """The value as JSON has it; None for a value that nobody reads."""
     if isinstance(value, bytes):
         if len(value) > _LONGEST:
             return None

@@ -1,4 +1,4 @@
-"""What size an image becomes, and how much of it need be decoded for that. Pure.
+"""The size that an image becomes, and how much of it need be decoded for that. Pure.
 
 Sizes, and when one changes, are those of img2dataset: which side counts, what bigger means, how halves are rounded.
 """
@@ -26,7 +26,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What is asked for."""
+    """The options for the size of an image."""
 
     mode: str  # of --resize_mode
     size: int  # pixels; 0: nothing is resized

@@ -180,7 +180,7 @@ def jpeg_end(data: bytes) -> int:
 
 
 def jpeg_core(data: bytes) -> bytes:
-    """Of such a file, without what lies between the segments before its image."""
+    """The JPEG without the bytes that lie between the segments before its image."""
     parts, image = [data[:2]], len(data)
     for marker, start, end in _segments(data):
         parts.append(bytes((0xFF, marker)) + data[start - 2 : end])

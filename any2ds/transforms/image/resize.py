@@ -44,9 +44,11 @@ def resized(
 
 
 def _nearly_averaged(pixels: Pixels, factors: tuple[float, float]) -> Pixels:
-    """What averaging gives, but for a sixth of the difference that encoding makes, in a third of its time: it is
-    interpolated between pixels that have a little of their neighbours in them (measured in
-    tests/transforms/test_image_quality.py)."""
+    """The pixels that averaging gives, but for a sixth of the difference that encoding makes, in a third of its time.
+
+    They are interpolated between pixels that have a little of their neighbours in them (measured in
+    tests/transforms/test_image_quality.py).
+    """
     sides = (_SOFTER * (1 / factor - 1) for factor in factors)
     across, down = (np.array([side, 1 - 2 * side, side], np.float32) for side in sides)
     return _scaled(cv2.sepFilter2D(pixels, -1, across, down), factors, cv2.INTER_LINEAR)

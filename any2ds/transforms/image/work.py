@@ -1,4 +1,4 @@
-"""What is done with an image. Needs OpenCV, Pillow and simplejpeg."""
+"""Makes an image as options want it. Needs OpenCV, Pillow and simplejpeg."""
 
 from __future__ import annotations
 
@@ -48,11 +48,8 @@ class ImageWork:
         decode.be_single()
         keep_freed_memory()
 
-    def memory(self, sample: Sample) -> int:
-        """Bytes that decoding and resizing it take, about. Raises NotDecodable."""
-        if sample.mime_type not in head.KINDS:
-            return 0
-        found = _head(sample.data)
+    def memory(self, found: Head | None) -> int:
+        """Bytes that decoding and resizing it take, about; none for an image that is refused."""
         if found is None or self.refusal(*_upright_size(found)) is not None or self._too_large(found):
             return 0
         return self._memory(found)
@@ -77,15 +74,15 @@ class ImageWork:
         size, area = f"{found.width} x {found.height}", -(-need // _MEMORY_PER_AREA)
         return f"{size}: decoding takes {need / 1e9:.1f} GB (--max_image_area={area} allows that)"
 
-    def __call__(self, sample: Sample) -> Sample:
-        """Raises NotDecodable, Rejected."""
+    def made(self, sample: Sample, found: Head | None) -> Sample:
+        """The sample as options want it; `found` is its head, None of what has no pixels that can be decoded.
+
+        Raises NotDecodable, Rejected.
+        """
         to_blur = self._boxes(sample)
-        if sample.mime_type not in head.KINDS:
-            return _untouched(sample, to_blur)
-        data = sample.data
-        found = _head(data)
         if found is None:
             return _untouched(sample, to_blur)
+        data = sample.data
         width, height = _upright_size(found)
         sample = sample.with_fields(original_width=width, original_height=height)
         if self._options.extract_exif and found.exif:
@@ -97,7 +94,7 @@ class ImageWork:
         if self._sizing.size and self._sizing.leaves_too_small(width, height):
             sample = sample.left_as_is(self._too_small)
         try:
-            made = self._made(data, found, to_blur)
+            made = self._pixels(data, found, to_blur)
         except decode.Unfit:
             return _untouched(sample.with_fields(width=width, height=height), to_blur)
         if made is None:
@@ -117,7 +114,7 @@ class ImageWork:
     @staticmethod
     def describe(sample: Sample) -> Mapping[str, Any]:
         """Width and height of the image that a sample has now. Raises NotDecodable."""
-        found = _head(sample.data) if sample.mime_type in head.KINDS else None
+        found = head_of(sample.data) if sample.mime_type in head.KINDS else None
         if found is None:
             return {}
         width, height = _upright_size(found)
@@ -139,7 +136,7 @@ class ImageWork:
         data = encoded(pixels, format, self._options.encode_quality)
         return sample.with_data(data, format, MIME_TYPES[format], width=width, height=height)
 
-    def _made(self, data: bytes, found: Head, to_blur: Sequence[Box]) -> tuple[Pixels, str] | None:
+    def _pixels(self, data: bytes, found: Head, to_blur: Sequence[Box]) -> tuple[Pixels, str] | None:
         """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit, Rejected."""
         options = self._options
         if found.is_animated and options.animated == "keep":
@@ -225,8 +222,8 @@ class ImageWork:
         return boxes.boxes_of(sample.row.of_list(column), column)
 
 
-def _head(data: bytes) -> Head | None:
-    """None for what passes untouched. Raises NotDecodable."""
+def head_of(data: bytes) -> Head | None:
+    """None for a drawing, which passes untouched. Raises NotDecodable."""
     kind = head.kind_of(data)
     if kind is None:
         if head.is_svg(data):

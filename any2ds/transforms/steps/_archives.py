@@ -101,7 +101,7 @@ class Meter:
         raise _too_much(f"it unpacks to more than {_MOST_RATIO} times its {self._size} bytes")
 
     def over(self, pieces: Pieces) -> Pieces:
-        """The same pieces, counted."""
+        """The pieces, while they are counted."""
         for piece in pieces:
             self.count_bytes(len(piece))
             yield piece
@@ -134,8 +134,8 @@ class _ZipFile(io.BytesIO):
         data = super().read(size)
         if not data.startswith(_ENTRY):
             return data
-        # It is read in one go, and all of it becomes objects. A flag says whether a name is in UTF-8; without the flag
-        # zipfile takes each byte for a character of code page 437, instead of giving up the archive for a bad one.
+        # The directory is read in one go, and all of it becomes objects. A flag says whether names are UTF-8; without
+        # it zipfile takes each byte for a character of code page 437, instead of giving up the archive for a bad one.
         entries = bytearray(data)
         position = 0
         while entries[position : position + 4] == _ENTRY and position + 46 <= len(entries):

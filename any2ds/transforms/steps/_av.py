@@ -28,13 +28,13 @@ _FORMATS = (
     "matroska,webm,mj2,mov,mp4,m4a,3gp,3g2,mp3,mpc,mpc8,mpeg,mpegts,mpegvideo,mxf,nut,obu,ogg,oma,qcp,rm,sox,tak,tta,voc,"
     "w64,wav,wtv,wv,xwma,vc1,vvc,evc,av1"
 )
-# FFmpeg makes their durations up from the size and the bit rate of the beginning.
+# Formats whose durations FFmpeg makes up from the size and the bit rate of the beginning.
 _GUESSED = frozenset(
     {"aac", "ac3", "amr", "dts", "eac3", "h261", "h263", "h264", "hevc", "loas", "m4v", "mp3", "mpegvideo"}
 )
 _MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
-# And those that tell it right: a missing end shows in their sizes, or they are asked for their last times.
-_TELLING = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
+# Formats with the right duration in the header: a missing end shows in sizes, or they are asked for their last times.
+_RELIABLE_DURATION = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
 LEAST_PART = 0.9  # of the duration in a header: with less a file is cut off, or damaged
 LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
 MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
@@ -85,7 +85,7 @@ class Facts:
 
     @property
     def brand(self) -> bytes:
-        """Which of MP4 and its relatives it is."""
+        """The brand, which tells MP4 from its relatives; empty for other containers."""
         return self.data[8:12] if self.data[4:8] == b"ftyp" else b""
 
     def opened(self) -> AbstractContextManager[Any]:
@@ -120,7 +120,7 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         if found.duration is None or (found.container in _GUESSED and not tells_its_length(data)):
             streams = [stream for stream in (sound, picture) if stream is not None]
             return replace(found, duration=_measured(container, streams) or found.duration)
-        is_told = found.container.startswith(_TELLING) and (found.container != "mp3" or has_its_length(data))
+        is_told = found.container.startswith(_RELIABLE_DURATION) and (found.container != "mp3" or has_its_length(data))
         if not exact and (is_told or _reaches(container, found.duration)):
             return found
     with opened(data, max_pixels) as container, reading():
@@ -128,7 +128,7 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
 
 
 def sound_columns(facts: Facts) -> dict[str, Any]:
-    """What the metadata say of the length and the sound of a file."""
+    """The columns of the metadata for the length and the sound of a file."""
     sound = facts.sound
     return {
         "duration": facts.duration,
@@ -273,7 +273,7 @@ def picture_of(container: Any) -> Any:
 
 
 def _best(streams: Iterator[Any]) -> Any:
-    """That which is marked as the default, else the first."""
+    """The stream that is marked as the default, else the first."""
     found = list(streams)
     marked = (stream for stream in found if stream.disposition & av.stream.Disposition.default)
     return next(marked, found[0] if found else None)

@@ -27,7 +27,7 @@ _LARGER = {
 }
 # Python has further codecs, such as punycode, which no page is in and which can be made slow.
 _CHARSETS = re.compile(r"utf-8|cp\d+|iso8859-\d+|iso2022_[a-z0-9_]+|koi8-[ru]|gb18030|big5hkscs|euc_jp|mac[a-z-]*")
-# Those that pages are in, but for UTF-8, which is tried before. Noise is often taken for others (DOS, Macintosh).
+# Charsets of pages, but for UTF-8, which is tried before. Noise is often taken for others (DOS, Macintosh).
 _ON_THE_WEB = (
     *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "koi8_r"),
     *("koi8_u", "iso8859_2", "iso8859_5", "iso8859_7", "cp932", "euc_jp", "cp949", "gb18030", "big5hkscs"),

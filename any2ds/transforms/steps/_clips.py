@@ -1,4 +1,4 @@
-"""Which pieces of sound or video are wanted: clips of one length, or the pairs of times that stand in the list."""
+"""The pieces of sound or video that are wanted: clips of one length, or the pairs of times that stand in the list."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _turned(data: bytes, start: int, end: int) -> int:
 
 
 def _riff_end(data: bytes) -> int:
-    """Of its sound or pictures, since nothing is lost where only the list of tags behind them is."""
+    """The end of its sound or pictures: nothing is lost where only the list of tags behind them is missing."""
     at = 12
     while at + 8 <= len(data):
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
@@ -192,7 +192,7 @@ def _vint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _ogg_end(data: bytes) -> int:
-    """Of its last page (RFC 3533, 6)."""
+    """The end of its last page (RFC 3533, 6)."""
     at = data.rfind(_OGG)
     while at > 0 and (data[at + 4 : at + 5] != b"\0" or data[at + 5 : at + 6] > b"\7"):  # in the middle of a page
         at = data.rfind(_OGG, 0, at)

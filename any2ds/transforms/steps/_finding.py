@@ -38,7 +38,7 @@ class StepOfFile:
 
 
 def carried(step: Any) -> Any:
-    """What a worker is sent in the place of `step`, wherever it is and however the file changes meanwhile."""
+    """The step as a worker is sent it, wherever that is and however the file changes meanwhile."""
     place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
     if not place.endswith(".py"):
         return step
@@ -47,7 +47,7 @@ def carried(step: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """What `.any2ds/run` calls a step, `module:function` or `file.py:function`, however it was given."""
+    """The name of a step in `.any2ds/run`, `module:function` or `file.py:function`, however it was given."""
     if isinstance(step, (str, StepOfFile)):
         place, colon, name = str(step).strip().rpartition(":")
         place = os.path.normpath(place).replace("\\", "/") if place.endswith(".py") else place.strip()
@@ -129,7 +129,7 @@ def _of_name(name: str) -> ModuleType:
 
 
 class _Loader(SourceLoader):
-    """Of what was read, which the file may not say any more."""
+    """Loads the content that was read, which may not be that of the file any more."""
 
     def __init__(self, step: StepOfFile) -> None:
         self._step = step

@@ -43,7 +43,7 @@ class Bounded(io.BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One that sound is stored in."""
+    """A format that sound is stored in."""
 
     name: str
     codec: str
@@ -74,7 +74,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a stream of sound becomes."""
+    """The form that a stream of sound is encoded in."""
 
     form: Format
     encoder: str
@@ -98,7 +98,7 @@ class Target:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of the metadata."""
+        """The columns of the metadata."""
         return {"codec": self.codec, "sample_rate": self.rate, "channels": self.channels}
 
     @property
@@ -126,7 +126,7 @@ def check(options: AudioOptions) -> None:
 
 
 def target_of(options: AudioOptions, facts: Facts, is_cut: bool) -> Target | None:
-    """What becomes of a file of sound alone; None if it keeps its bytes. One that is cut is always encoded."""
+    """The target of a file of sound alone; None if it keeps its bytes. A file that is cut is always encoded."""
     sound = facts.sound
     assert sound is not None
     now = _format_of(facts.container, sound)
@@ -174,7 +174,7 @@ def _format_of(container: str, sound: Sound) -> Format | None:
 
 
 def _rates(form: Format, name: str) -> tuple[int, ...]:
-    """Those that its encoder knows; none if it knows all."""
+    """Sample rates that its encoder knows; none if it knows all."""
     return tuple(av.codec.Codec(name, "w").audio_rates or ())
 
 
@@ -206,7 +206,7 @@ class Converter:
         yield from self._ready()
 
     def _rest(self) -> Iterator[Any]:
-        """What is left in the resampler."""
+        """The frames that are left in the resampler."""
         if self._graph is not None:
             self._graph.push(None)
             yield from self._ready()
@@ -334,7 +334,7 @@ def _silence(like: Any, samples: int) -> Any:
 
 
 def cut(frame: Any, first: int, end: int) -> Any:
-    """Those of its samples."""
+    """The frame with those of its samples alone."""
     if first <= 0 and frame.samples <= end:
         return frame
     graph = _graph(frame, frame.layout.name, "atrim", f"start_sample={first}:end_sample={end}")

@@ -70,8 +70,8 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of the video in a file."""
+class Encoding:
+    """The form that the video of a file is stored in."""
 
     container: Container
     encoder: str | None  # of the pictures; None: they are copied
@@ -111,7 +111,7 @@ def _even(size: int) -> int:
     return max(2, size // 2 * 2)
 
 
-def plan_of(options: VideoOptions, facts: Facts, ext: str, is_clip: bool) -> Plan | None:
+def encoding_of(options: VideoOptions, facts: Facts, ext: str, is_clip: bool) -> Encoding | None:
     """None if the file stays as it is."""
     picture, sound, keeps_format = facts.picture, facts.sound, options.video_format == "keep"
     assert picture is not None
@@ -137,14 +137,14 @@ def plan_of(options: VideoOptions, facts: Facts, ext: str, is_clip: bool) -> Pla
     if sound is not None and has_sound and (is_clip or not copies_sound):
         target = _sound.nearest(_sound.FORMATS[container.sound], sound)
     if is_same and copies_picture:
-        return Plan(container, None, *picture.shown, None, target, has_sound)
+        return Encoding(container, None, *picture.shown, None, target, has_sound)
     encoder = _av.encoder(*container.encoders)
     if encoder is None:  # a file that came as webm, where webm cannot be written
         container = CONTAINERS["mp4"]
         encoder = _av.encoder(*container.encoders)
         if sound is not None and target is not None:
             target = _sound.nearest(_sound.FORMATS[container.sound], sound)
-    return Plan(container, encoder, _even(size[0]), _even(size[1]), options.video_fps, target, has_sound)
+    return Encoding(container, encoder, _even(size[0]), _even(size[1]), options.video_fps, target, has_sound)
 
 
 def _is_in(form: str, facts: Facts, ext: str) -> bool:
@@ -154,7 +154,7 @@ def _is_in(form: str, facts: Facts, ext: str) -> bool:
     return facts.container.startswith("matroska,") and ext == form
 
 
-def memory(facts: Facts, plan: Plan | None) -> int:
+def memory(facts: Facts, encoding: Encoding | None) -> int:
     """Bytes for decoding and encoding, besides the results.
 
     Decoders keep up to 16 frames to refer to, most often 4, and some on their way; x264 those that it looks ahead at,
@@ -163,8 +163,8 @@ def memory(facts: Facts, plan: Plan | None) -> int:
     picture = facts.picture
     assert picture is not None
     total = 12 * picture.frame_bytes
-    if plan is not None and plan.encoder is not None:
-        total += 60 * plan.width * plan.height * 3 // 2
+    if encoding is not None and encoding.encoder is not None:
+        total += 60 * encoding.width * encoding.height * 3 // 2
     return total
 
 
@@ -284,25 +284,25 @@ def paced(frames: Iterable[Shown], fps: float, length: Fraction | None) -> Itera
             count += 1
 
 
-def encoded(facts: Facts, plan: Plan, limit: int, clip: Clip) -> bytes:
-    """The video in `clip`, as `plan` says. Raises NotDecodable, and Rejected beyond `limit` bytes."""
+def encoded(facts: Facts, encoding: Encoding, limit: int, clip: Clip) -> bytes:
+    """The video in `clip`, as `encoding` says. Raises NotDecodable, and Rejected beyond `limit` bytes."""
     result = Bounded(limit)
     with (
         facts.opened() as pictures,
         facts.opened() as sounds,
-        av.open(result, "w", format=plan.container.muxer) as output,
+        av.open(result, "w", format=encoding.container.muxer) as output,
     ):
-        source, sound = _av.picture_of(pictures), _av.sound_of(sounds) if plan.has_sound else None
+        source, sound = _av.picture_of(pictures), _av.sound_of(sounds) if encoding.has_sound else None
         streams: list[Iterator[Any]] = []
-        if plan.encoder is None:
+        if encoding.encoder is None:
             streams.append(_copied(pictures, source, output.add_stream_from_template(source, opaque=True)))
         else:
-            streams.append(_encoded_pictures(facts, plan, clip, _add_stream(output, plan, facts, source)))
-        if sound is not None and plan.sound is None:
+            streams.append(_encoded_pictures(facts, encoding, clip, _add_stream(output, encoding, facts, source)))
+        if sound is not None and encoding.sound is None:
             streams.append(_copied(sounds, sound, output.add_stream_from_template(sound, opaque=True)))
-        elif sound is not None and plan.sound is not None:
-            stream = _sound.add_stream(output, plan.sound, _sound.layout_of(sound, plan.sound))
-            streams.append(_encoded_sound(sounds, plan.sound, clip, stream))
+        elif sound is not None and encoding.sound is not None:
+            stream = _sound.add_stream(output, encoding.sound, _sound.layout_of(sound, encoding.sound))
+            streams.append(_encoded_sound(sounds, encoding.sound, clip, stream))
         output.start_encoding()
         for packet in heapq.merge(*streams, key=_when):
             output.mux(packet)
@@ -345,13 +345,13 @@ def _in_order(packets: Iterable[Any]) -> Iterator[Any]:
         yield packet
 
 
-def _add_stream(output: Any, plan: Plan, facts: Facts, source: Any) -> Any:
-    assert plan.encoder is not None
+def _add_stream(output: Any, encoding: Encoding, facts: Facts, source: Any) -> Any:
+    assert encoding.encoder is not None
     assert facts.picture is not None
-    rate = _fraction(plan.fps or facts.picture.fps or 25)
-    stream = output.add_stream(plan.encoder, rate=rate, options=_SETTINGS.get(plan.encoder, {}))
+    rate = _fraction(encoding.fps or facts.picture.fps or 25)
+    stream = output.add_stream(encoding.encoder, rate=rate, options=_SETTINGS.get(encoding.encoder, {}))
     context = stream.codec_context
-    context.width, context.height, context.pix_fmt = plan.width, plan.height, "yuv420p"
+    context.width, context.height, context.pix_fmt = encoding.width, encoding.height, "yuv420p"
     context.time_base = _BASE
     context.thread_count = 1
     context.color_range = 1  # that of television, as the pictures are made
@@ -363,12 +363,12 @@ def _add_stream(output: Any, plan: Plan, facts: Facts, source: Any) -> Any:
     return stream
 
 
-def _encoded_pictures(facts: Facts, plan: Plan, clip: Clip, stream: Any) -> Iterator[Any]:
+def _encoded_pictures(facts: Facts, encoding: Encoding, clip: Clip, stream: Any) -> Iterator[Any]:
     assert facts.picture is not None
     frames, length = between(facts, clip), clip.length
-    scaled = Pictures(facts.picture, plan.width, plan.height, "yuv420p")
+    scaled = Pictures(facts.picture, encoding.width, encoding.height, "yuv420p")
     last = -1
-    for begin, until, frame in paced(frames, plan.fps, length) if plan.fps else frames:
+    for begin, until, frame in paced(frames, encoding.fps, length) if encoding.fps else frames:
         if length is not None and begin >= length:
             break
         made = scaled(frame)

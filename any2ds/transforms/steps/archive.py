@@ -17,7 +17,7 @@ from any2ds.core.compression import kind_of
 from any2ds.core.errors import NotDecodable
 from any2ds.core.filetypes import recognize_file, type_of_name
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import Rejected
+from any2ds.transforms.contract import Plan, Rejected
 from any2ds.transforms.steps._archives import (
     Limits,
     Member,
@@ -86,18 +86,14 @@ class ArchiveTransform:
         files = media.files
         self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes)
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
-        return f"{sample.mime_type} is not unpacked" if sample.mime_type in _NOT_UNPACKED else ""
+    def plan(self, sample: Sample) -> Plan | str | None:
+        if sample.mime_type in _TYPES:
+            return Plan(lambda: self._memory(sample.data), lambda: self._unpacked(sample))
+        return f"{sample.mime_type} is not unpacked" if sample.mime_type in _NOT_UNPACKED else None
 
-    @staticmethod
-    def takes(sample: Sample) -> bool:
-        return sample.mime_type in _TYPES
-
-    def memory(self, sample: Sample) -> int:
+    def _memory(self, data: bytes) -> int:
         """Bytes that it unpacks to: by the directory of a zip, whose members must not be longer. Anything else is
         decompressed to know, since its header cannot be trusted."""
-        data = sample.data
         most = self._limits.allowed(len(data))
         try:
             if _is_zip(data):
@@ -110,7 +106,7 @@ class ArchiveTransform:
         except (NotDecodable, Rejected):  # which is raised again when it is unpacked
             return most
 
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
+    def _unpacked(self, sample: Sample) -> Sample | Sequence[Sample]:
         data = sample.data
         meter = Meter(self._limits, len(data))
         if _is_zip(data):

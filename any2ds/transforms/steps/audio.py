@@ -6,7 +6,8 @@ import dataclasses
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from any2ds.config.media import AudioOptions, MediaOptions
 from any2ds.core.errors import NotDecodable
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import Rejected
+from any2ds.transforms.contract import Plan, Rejected
 from any2ds.transforms.steps import _av, _clips, _sound
 from any2ds.transforms.steps._av import Facts
 from any2ds.transforms.steps._clips import Clip
@@ -56,33 +57,18 @@ class AudioTransform:
 
     @staticmethod
     def takes(sample: Sample) -> bool:
-        """Containers of video too: there may be sound alone in them."""
+        """Whether it may be sound: there may be sound alone in containers of video, too."""
         kind, _, name = sample.mime_type.partition("/")
         return kind in ("audio", "video") and not name.endswith(_NOT_SOUND)
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
-        kind, _, name = sample.mime_type.partition("/")
-        return f"{sample.mime_type} is not sound" if kind == "audio" and name.endswith(_NOT_SOUND) else ""
+    def plan(self, sample: Sample) -> Plan | str | None:
+        if self.takes(sample):
+            facts = cache(lambda: self._facts(sample))
+            return Plan(lambda: self._memory(facts), lambda: self._made(sample, facts()))
+        return f"{sample.mime_type} is not sound" if sample.mime_type.startswith("audio/") else None
 
-    def memory(self, sample: Sample) -> int:
-        """It is decoded, encoded and written piece by piece: what grows is the result, by sound of little entropy."""
-        wanted = self._options
-        is_cut = wanted.audio_trim or _clips.are_wanted(self._video)
-        if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or is_cut):
-            return _DECODER if self._checks else _HEADER
-        facts = _av.facts_of(sample.data, self._max_pixels)
-        if facts.picture is not None or facts.sound is None:
-            return _HEADER
-        end = self._end(facts)
-        if (target := self._target(facts, is_cut=bool(_clips.are_wanted(self._video) or math.isfinite(end)))) is None:
-            return _HEADER
-        rate = target.form.bit_rate / 8 or target.rate * (4 if target.bits > 16 else 2)
-        seconds = end if math.isfinite(end) else facts.duration or 0
-        return _DECODER + 2 * min(int(seconds * rate * target.channels), self._limit)
-
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        """A file with moving pictures is left to the step for these."""
+    def _facts(self, sample: Sample) -> Facts | None:
+        """None for video that cannot be read: it concerns the step for that, if there is one. Raises as `facts_of`."""
         is_sound = sample.mime_type.startswith("audio/")
         try:
             facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged and is_sound)
@@ -91,7 +77,35 @@ class AudioTransform:
         except (NotDecodable, Rejected):
             if is_sound:
                 raise
-            return sample  # video, which concerns the step for that, if there is one
+            return None
+        return facts
+
+    def _memory(self, facts: Callable[[], Facts | None]) -> int:
+        wanted = self._options
+        is_cut = wanted.audio_trim or _clips.are_wanted(self._video)
+        if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or is_cut):
+            return _DECODER if self._checks else _HEADER
+        found = facts()
+        return _HEADER if found is None or found.picture is not None else self.memory_for(found)
+
+    def memory_for(self, facts: Facts) -> int:
+        """Bytes for a file of sound alone.
+
+        It is decoded, encoded and written piece by piece: what grows is the result, by sound of little entropy.
+        """
+        if facts.sound is None:
+            return _HEADER
+        end = self._end(facts)
+        if (target := self._target(facts, is_cut=bool(_clips.are_wanted(self._video) or math.isfinite(end)))) is None:
+            return _HEADER
+        rate = target.form.bit_rate / 8 or target.rate * (4 if target.bits > 16 else 2)
+        seconds = end if math.isfinite(end) else facts.duration or 0
+        return _DECODER + 2 * min(int(seconds * rate * target.channels), self._limit)
+
+    def _made(self, sample: Sample, facts: Facts | None) -> Sample | Sequence[Sample]:
+        """A file with moving pictures is left to the step for these."""
+        if facts is None:
+            return sample
         return self.of_sound(sample, facts) if facts.picture is None else self.of_video(sample, facts)
 
     def describe(self, sample: Sample) -> Mapping[str, Any]:
@@ -110,7 +124,7 @@ class AudioTransform:
         return sample.left_as_is(f"{names}: no effect on the sound of video")
 
     def of_sound(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
-        """What becomes of a file of sound alone: itself, or its clips. Raises NotDecodable."""
+        """The outcome of a file of sound alone: itself, or its clips. Raises NotDecodable."""
         reported = sample.with_fields(**_av.sound_columns(facts))
         try:
             check_length(facts, self._options)
@@ -167,7 +181,7 @@ class AudioTransform:
         return trim if trim and (facts.duration is None or facts.duration > trim) else math.inf
 
     def _target(self, facts: Facts, is_cut: bool) -> Target | None:
-        """What a file, or each of its clips, becomes; None if it stays."""
+        """The target of a file, or of each of its clips; None if it stays."""
         assert facts.sound is not None
         target = _sound.target_of(self._options, facts, is_cut)
         if target is not None and facts.sound.rate < _LEAST_RATE:  # 10 KB would become hours

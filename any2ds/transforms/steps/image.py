@@ -5,12 +5,15 @@ head ─▶ limits ─▶ decode (reduced) ─▶ resize ─▶ upright, sRGB, b
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Plan
 from any2ds.transforms.image.head import KINDS
-from any2ds.transforms.image.work import ImageWork
+from any2ds.transforms.image.work import ImageWork, head_of
 
 _SIZES = ("width", "height", "original_width", "original_height")
 
@@ -24,14 +27,15 @@ class ImageTransform(ImageWork):
         exif = {"exif": pa.string()} if media.image.extract_exif else {}
         self.columns = {**dict.fromkeys(_SIZES, pa.int32()), **exif}
 
-    def takes(self, sample: Sample) -> bool:
-        """An image of another kind too if it may have boxes: it must not be stored in the clear."""
-        return sample.mime_type in KINDS or (self._blurs and sample.mime_type.startswith("image/"))
-
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
-        kind = sample.mime_type
-        return f"{kind} is not decoded" if kind.startswith("image/") and kind not in KINDS else ""
+    def plan(self, sample: Sample) -> Plan | str | None:
+        if sample.mime_type in KINDS:
+            head = cache(lambda: head_of(sample.data))
+            return Plan(lambda: self.memory(head()), lambda: self.made(sample, head()))
+        if not sample.mime_type.startswith("image/"):
+            return None
+        if self._blurs:  # it may have boxes: it must not be stored in the clear
+            return Plan(lambda: 0, lambda: self.made(sample, None))
+        return f"{sample.mime_type} is not decoded"
 
 
 PART = ImageTransform

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Plan
 
 
 class OnlyImages:
@@ -17,21 +18,15 @@ class OnlyImages:
     columns: ClassVar[Mapping[str, pa.DataType]] = {}
 
     def __init__(self, media: MediaOptions) -> None:
-        """It has no options."""
+        """`media` is not used: the step has no options."""
 
     @staticmethod
-    def takes(sample: Sample) -> bool:
-        return True
-
-    @staticmethod
-    def memory(sample: Sample) -> int:
-        return 0
-
-    def __call__(self, sample: Sample) -> Sample:
-        """The sample; its failure if it was not decoded as an image, which drawings (SVG) and HEIC are not."""
+    def plan(sample: Sample) -> Plan | None:
+        """None for an image that was decoded, which drawings (SVG) and HEIC are not; the failure of all else."""
         if sample.fields.get("width") is not None and sample.mime_type.startswith("image/"):
-            return sample
-        return sample.failed("not_decodable", f"no image of pixels: {sample.mime_type or 'of an unknown type'}")
+            return None
+        message = f"no image of pixels: {sample.mime_type or 'of an unknown type'}"
+        return Plan(lambda: 0, lambda: sample.failed("not_decodable", message))
 
 
 PART = OnlyImages

@@ -14,6 +14,7 @@ import trafilatura
 from any2ds.config.media import MediaOptions
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Plan
 from any2ds.transforms.steps._charset import decoded
 from any2ds.transforms.steps._pdf import MOST_MEMORY, MOST_SECONDS, PdfReader
 
@@ -43,50 +44,50 @@ class TextTransform:
     members: ClassVar[Mapping[str, pa.DataType]] = {"txt": pa.string()}
 
     def __init__(self, media: MediaOptions) -> None:
-        # They log something for each malformed page.
+        # Libraries that log something for each malformed page.
         for name in ("trafilatura", "htmldate", "courlan", "charset_normalizer", "justext", "pypdfium2"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._pdf_text = PdfReader()
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
+    def plan(self, sample: Sample) -> Plan | str | None:
         kind = sample.mime_type
-        return f"{kind}: its text is not extracted" if kind in _OTHERS or kind.startswith(_OFFICE) else ""
-
-    @staticmethod
-    def takes(sample: Sample) -> bool:
-        kind = sample.mime_type
-        if kind in _HTML or kind in _PDF:
-            return True
-        if kind not in _UNSAID or sample.body is None:
-            return False
-        head = sample.body.head()[:1024]
-        return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<") and bool(_MARKUP.search(head))
+        if kind in _PDF:
+            memory = min(MOST_MEMORY, _PDF_BYTES + 3 * sample.size)
+            return Plan(lambda: memory, lambda: self._of_pdf(sample))
+        if kind in _HTML or (kind in _UNSAID and _is_markup(sample)):
+            return Plan(lambda: _memory_of_page(sample.data[:_MOST_HTML]), lambda: _of_page(sample))
+        return f"{kind}: its text is not extracted" if kind in _OTHERS or kind.startswith(_OFFICE) else None
 
     @staticmethod
     def describe(sample: Sample) -> Mapping[str, Any]:
         """Nothing: to count pages takes a process."""
         return {}
 
-    def memory(self, sample: Sample) -> int:
-        if sample.mime_type in _PDF:
-            return min(MOST_MEMORY, _PDF_BYTES + 3 * sample.size)
-        page = sample.data[:_MOST_HTML]
-        return _PER_BYTE * len(page) + _PER_TAG * page.count(b"<")
-
-    def __call__(self, sample: Sample) -> Sample:
-        if sample.mime_type in _PDF:
-            try:
-                found = self._pdf_text(sample.data)
-            except ChildEnded as error:
-                if error.late:
-                    return sample.failed("transform_timeout", f"its text took more than {MOST_SECONDS:g} s")
-                return sample.failed("transform_crash", f"the process of pdfium {error}")
-            return sample.with_fields(pages=found.pages).with_member("txt", found.text.encode("utf-8", "replace"))
-        return sample.with_member("txt", main_text(sample.data[:_MOST_HTML]).encode("utf-8", "replace"))
+    def _of_pdf(self, sample: Sample) -> Sample:
+        try:
+            found = self._pdf_text(sample.data)
+        except ChildEnded as error:
+            if error.late:
+                return sample.failed("transform_timeout", f"its text took more than {MOST_SECONDS:g} s")
+            return sample.failed("transform_crash", f"the process of pdfium {error}")
+        return sample.with_fields(pages=found.pages).with_member("txt", found.text.encode("utf-8", "replace"))
 
 
 PART = TextTransform
+
+
+def _is_markup(sample: Sample) -> bool:
+    """Whether a file of an unknown type begins as a web page does."""
+    head = b"" if sample.body is None else sample.body.head()[:1024]
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<") and bool(_MARKUP.search(head))
+
+
+def _memory_of_page(page: bytes) -> int:
+    return _PER_BYTE * len(page) + _PER_TAG * page.count(b"<")
+
+
+def _of_page(sample: Sample) -> Sample:
+    return sample.with_member("txt", main_text(sample.data[:_MOST_HTML]).encode("utf-8", "replace"))
 
 
 def main_text(page: bytes) -> str:

@@ -23,6 +23,7 @@ from any2ds.core.filetypes import recognize
 from any2ds.core.metadata import RESERVED_COLUMNS
 from any2ds.core.processes.child_process import Answering, ChildEnded
 from any2ds.core.samples import METADATA, Sample, encodable, is_text_member, member_column
+from any2ds.transforms.contract import Plan
 from any2ds.transforms.steps._finding import carried, check_travels, find, name_of
 
 __all__ = ["BatchStep", "SampleStep", "carried", "check_made", "check_travels", "load", "name_of"]
@@ -48,7 +49,7 @@ _LONGEST_START = 600.0  # seconds until a child process has begun
 
 
 class _Step:
-    """What both forms have in common: the function, or the instance of a class that is made when it is first needed."""
+    """The common part of both forms: the function, or the instance of a class, made when it is first needed."""
 
     def __init__(self, step: Callable[..., Any], name: str, describe: Describe) -> None:
         """Raises OptionError for a declaration that cannot be. `describe` gives the metadata that tell of a file."""
@@ -59,13 +60,6 @@ class _Step:
         self._new = step if isinstance(step, type) else None
         self._function = None if isinstance(step, type) else step
         self._making = threading.Lock()
-
-    @staticmethod
-    def takes(sample: Sample) -> bool:
-        return True
-
-    def memory(self, sample: Sample) -> int:
-        return 0
 
     def prepare(self) -> None:
         """Make the instance, which may load a model: once in a process. Raises BrokenStep if it cannot be made."""
@@ -95,7 +89,7 @@ class _Step:
         return function(given)
 
     def _checked(self, made: Any, sample: Sample) -> Sample | list[Sample]:
-        """What the step has made of `sample`, of which it was given a copy. Raises WrongResult."""
+        """The result of the step for `sample`, of which it was given a copy. Raises WrongResult."""
         if made is None or (isinstance(made, (list, tuple)) and not made):
             return sample.filtered(f"by {self.name}")
         if isinstance(made, Sample):
@@ -252,8 +246,8 @@ def _why_not_made(step: Any) -> str:
 class SampleStep(_Step):
     """Called with one sample, from several threads at once: `(Sample) -> Sample | None | list[Sample]`."""
 
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        return self._checked(self._call(_lent(sample)), sample)
+    def plan(self, sample: Sample) -> Plan:
+        return Plan(lambda: 0, lambda: self._checked(self._call(_lent(sample)), sample))
 
 
 class BatchStep(_Step):
@@ -275,7 +269,7 @@ class BatchStep(_Step):
         return [self._safely(one, sample) for one, sample in zip(made, samples, strict=True)]
 
     def _safely(self, made: Any, sample: Sample) -> Sample | list[Sample]:
-        """What is wrong with one of them concerns no other."""
+        """The checked result of one sample; an error in it concerns no other."""
         try:
             return self._checked(made, sample)
         except WrongResult as error:
@@ -361,7 +355,7 @@ def _members(exts: Sequence[str], step: str) -> dict[str, pa.DataType]:
 
 
 def _a(value: Any) -> str:
-    """What kind of thing it is, with its article."""
+    """The type of a value for a message, with its article."""
     if value is None:
         return "None"
     name = type(value).__name__

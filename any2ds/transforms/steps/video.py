@@ -4,8 +4,9 @@ kept, dropped or split off, as options say."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,11 +14,11 @@ import pyarrow as pa
 from any2ds.config.media import MediaOptions, VideoOptions
 from any2ds.core.errors import NotDecodable, OptionError
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import STEPS, Rejected
+from any2ds.transforms.contract import STEPS, Plan, Rejected
 from any2ds.transforms.steps import _av, _clips, _sound, _video
 from any2ds.transforms.steps._av import Facts, Picture
 from any2ds.transforms.steps._clips import WHOLE, Clip
-from any2ds.transforms.steps._video import Plan
+from any2ds.transforms.steps._video import Encoding
 from any2ds.transforms.steps.audio import AudioTransform, check_length
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class VideoTransform:
             from any2ds.transforms.image.work import ImageWork
 
             self._images = ImageWork(media)
-        # What sound that is split off is encoded as:
+        # The format of sound that is split off:
         split_form = _sound.FORMATS["wav" if media.audio.audio_format == "keep" else media.audio.audio_format]
         self._split_form = split_form if media.video.video_audio == "split" else None
         self.members: Mapping[str, pa.DataType] = {split_form.ext: pa.binary()} if self._split_form else {}
@@ -75,26 +76,27 @@ class VideoTransform:
         kind, _, name = sample.mime_type.partition("/")
         return (kind == "video" and not name.endswith(_PLAYLISTS)) or sample.mime_type in _EITHER
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
-        kind, _, name = sample.mime_type.partition("/")
-        return f"{sample.mime_type} is a playlist" if kind == "video" and name.endswith(_PLAYLISTS) else ""
+    def plan(self, sample: Sample) -> Plan | str | None:
+        if self.takes(sample):
+            facts = cache(lambda: _av.facts_of(sample.data, self._max_pixels, self._is_judged))
+            return Plan(lambda: self._memory(sample, facts), lambda: self._made(sample, facts()))
+        return f"{sample.mime_type} is a playlist" if sample.mime_type.startswith("video/") else None
 
-    def memory(self, sample: Sample) -> int:
+    def _memory(self, sample: Sample, read: Callable[[], Facts]) -> int:
         if not (_video.changes(self._options) or self._checks):
             return _HEADER
-        facts = _av.facts_of(sample.data, self._max_pixels)
+        facts = read()
         if facts.picture is None:
-            return self._alone.memory(sample)
+            return self._alone.memory_for(facts)
         if self._images is not None:
             width, height = facts.picture.shown
             return _HEADER + _video.memory(facts, None) + _PER_PIXEL * width * height + min(self._limit, sample.size)
-        plan = _video.plan_of(self._options, facts, sample.ext, self._is_cut)
-        if plan is None and self._checks:
+        encoding = _video.encoding_of(self._options, facts, sample.ext, self._is_cut)
+        if encoding is None and self._checks:
             return _HEADER + _video.memory(facts, None)
-        if plan is None or plan.encoder is None:
+        if encoding is None or encoding.encoder is None:
             return _HEADER + 2 * sample.size
-        return _HEADER + _video.memory(facts, plan) + 2 * sample.size
+        return _HEADER + _video.memory(facts, encoding) + 2 * sample.size
 
     def describe(self, sample: Sample) -> Mapping[str, Any]:
         """The columns of the video, sound or frame that a sample has now. Raises NotDecodable, Rejected."""
@@ -112,8 +114,7 @@ class VideoTransform:
             return {}
         return {name: sample.fields.get(name) for name in ("codec", "sample_rate", "channels")}
 
-    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
+    def _made(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
         picture = facts.picture
         if picture is None:  # sound alone
             is_done = self._has_audio_step or sample.mime_type.startswith("audio/")
@@ -137,11 +138,11 @@ class VideoTransform:
     # --- video ---
 
     def _whole(self, sample: Sample, facts: Facts) -> Sample:
-        plan = _video.plan_of(self._options, facts, sample.ext, is_clip=False)
-        if plan is None:
+        encoding = _video.encoding_of(self._options, facts, sample.ext, is_clip=False)
+        if encoding is None:
             return self._named(sample)
-        data = _video.encoded(facts, plan, self._limit, WHOLE)
-        return self._with_sound(_stored(sample, data, plan), facts, WHOLE)
+        data = _video.encoded(facts, encoding, self._limit, WHOLE)
+        return self._with_sound(_stored(sample, data, encoding), facts, WHOLE)
 
     def _named(self, sample: Sample) -> Sample:
         """A file that is in the format wanted already is called as those that are made so."""
@@ -152,17 +153,17 @@ class VideoTransform:
         return replace(sample, ext=wanted, fields=reported)
 
     def _cut(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> Iterator[Sample]:
-        plan = _video.plan_of(self._options, facts, sample.ext, is_clip=True)
-        assert plan is not None
+        encoding = _video.encoding_of(self._options, facts, sample.ext, is_clip=True)
+        assert encoding is not None
         left = self._limit
         for clip in clips:
             marked, part = _clips.clipped(sample, facts.duration, clip)
             if part is None:
                 yield marked
                 continue
-            video = _video.encoded(facts, plan, left, part)
+            video = _video.encoded(facts, encoding, left, part)
             left -= len(video)
-            made = _stored(marked.with_fields(duration=part.end - part.start), video, plan)
+            made = _stored(marked.with_fields(duration=part.end - part.start), video, encoding)
             yield self._with_sound(made, facts, part)
 
     def _with_sound(self, made: Sample, facts: Facts, clip: Clip) -> Sample:
@@ -182,7 +183,7 @@ class VideoTransform:
     # --- images ---
 
     def _stills(self, sample: Sample, facts: Facts, clips: Sequence[Clip], images: ImageWork) -> Iterator[Sample]:
-        """They are treated as any image is, and never were a file before."""
+        """The frames as images, which are treated as any image is but never were a file before."""
         parts = self._parts(sample, facts, clips)
         if self._count(parts) > _MOST_STILLS:  # a header may claim centuries: count by the packets
             facts = _av.facts_of(facts.data, self._max_pixels, exact=True)
@@ -266,22 +267,23 @@ def _reported(sample: Sample, facts: Facts, picture: Picture) -> Sample:
 
 
 def _columns(facts: Facts, picture: Picture) -> dict[str, Any]:
-    """What the metadata say of a file with moving pictures."""
+    """The columns of the metadata for a file with moving pictures."""
     width, height = picture.shown
     of_picture = {"fps": picture.fps, "width": width, "height": height, "video_codec": picture.codec}
     return {**_av.sound_columns(facts), **of_picture}
 
 
-def _stored(sample: Sample, data: bytes, plan: Plan) -> Sample:
-    """The sample with a video that was made as `plan` says."""
-    container = plan.container
+def _stored(sample: Sample, data: bytes, encoding: Encoding) -> Sample:
+    """The sample with a video that was encoded so."""
+    container = encoding.container
     known: dict[str, Any] = {}
-    if plan.encoder is not None:
-        known["video_codec"] = _video.CODECS[plan.encoder]
-    if plan.sound is not None:
-        known |= plan.sound.fields
-    elif not plan.has_sound:
+    if encoding.encoder is not None:
+        known["video_codec"] = _video.CODECS[encoding.encoder]
+    if encoding.sound is not None:
+        known |= encoding.sound.fields
+    elif not encoding.has_sound:
         known |= {"codec": None, "sample_rate": None, "channels": None}
-    if plan.fps:
-        known["fps"] = plan.fps
-    return sample.with_data(data, container.name, container.mime_type, width=plan.width, height=plan.height, **known)
+    if encoding.fps:
+        known["fps"] = encoding.fps
+    size = {"width": encoding.width, "height": encoding.height}
+    return sample.with_data(data, container.name, container.mime_type, **size, **known)

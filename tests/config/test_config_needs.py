@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from any2ds import download, report, retry, verify
+from any2ds.config.datasets import RETRY_GROUPS, ReportOptions, VerifyOptions
 from any2ds.config.needs import needs_text, option_names
-from any2ds.config.options import GROUPS, RETRY_GROUPS, Config, ReportOptions, VerifyOptions, declared
+from any2ds.config.options import GROUPS, Config, declared
 from any2ds.core.errors import MissingExtra, OptionError, OutputError
 
 # options, of which the first has no effect beside the others, and what is said

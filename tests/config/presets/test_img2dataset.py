@@ -12,8 +12,9 @@ from any2ds import download
 from any2ds.cli import parse
 from any2ds.config import presets
 from any2ds.config.commands import COMMANDS
+from any2ds.config.datasets import RETRY_GROUPS
 from any2ds.config.help import help_text
-from any2ds.config.options import RETRY_GROUPS, Config, declared, parse_groups
+from any2ds.config.options import Config, declared, parse_groups
 from any2ds.core.errors import OptionError
 from any2ds.core.version import USER_AGENT
 

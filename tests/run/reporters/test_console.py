@@ -162,7 +162,8 @@ def test_every_failure_has_a_meaning_and_advice() -> None:
 def test_advice_names_only_options_that_there_are() -> None:
     import re
 
-    from any2ds.config.options import RETRY_GROUPS, declared
+    from any2ds.config.datasets import RETRY_GROUPS
+    from any2ds.config.options import declared
 
     known = {info.name for info in (*declared(), *declared(RETRY_GROUPS))}
     for code in (*FAILURE_CODES, "http_403", "http_404", "http_429", "http_503", "http_400"):

@@ -335,7 +335,7 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
 
 def _all_options() -> set[str]:
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
 
     return {info.name for command in COMMANDS.values() for info in declared(command.groups)}
 
@@ -379,7 +379,7 @@ def _normalized(words: Sequence[str], command: Command, with_presets: bool) -> I
     takes the word behind it only if that is True or False, since it may be the list or the folder. A value
     that begins with a dash is joined, `--user_agent=-x`: argparse takes it for an option, where it is no number."""
     from any2ds.config.commands import SHORT_NAMES
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
     from any2ds.config.presets import foreign_flags
 
     flags = {info.name for info in declared(command.groups) if info.is_flag}
@@ -408,7 +408,7 @@ def _normalized(words: Sequence[str], command: Command, with_presets: bool) -> I
 
 def _has_one_dash_too_few(word: str, command: Command) -> bool:
     """Whether a word is the name of an option behind a single dash: `-output_format`."""
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
 
     if not re.match(r"-[^-]{2}", word):
         return False
@@ -418,7 +418,8 @@ def _has_one_dash_too_few(word: str, command: Command) -> bool:
 
 def _unknown(word: str, command: Command) -> str:
     """The message on an option that there is not: `--nme`, `-x`, `-name`."""
-    from any2ds.config.options import check_names, declared
+    from any2ds.config.declare import declared
+    from any2ds.config.options import check_names
     from any2ds.core import suggestions
 
     name = word.partition("=")[0]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from any2ds.config.declare import option
 from any2ds.config.options import GROUPS, FetchOptions, RunOptions, StorageOptions, WatchOptions
 from any2ds.config.parsers import (
     bit_rate,
@@ -17,7 +18,6 @@ from any2ds.config.parsers import (
     integers,
     names,
     one_of,
-    option,
     optional,
     path,
     separator,
@@ -35,7 +35,7 @@ _DATASET = "folder of the dataset, local or remote (s3://bucket/name), or the na
 class RetryOptions:
     """Which rows are tried again"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset", task="What is retried")
+    output_folder: str = option(_DATASET, path, wording="dataset", task="What is retried")
     codes: tuple[str, ...] = option(
         "failures to try again: codes, http_4xx, http_5xx, all, or transient",
         failure_codes,
@@ -53,7 +53,7 @@ class RetryOptions:
 class VerifyOptions:
     """What is verified"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, wording="dataset")
     sample: str | None = option(
         "shards to read, picked at random: 1%, or a number; files and counts of all are checked",
         optional(share),
@@ -76,7 +76,7 @@ class VerifyOptions:
 class InspectOptions:
     """What is looked at"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, wording="dataset")
     samples: int = option("rows that are shown", integer(0, 1000), 5)
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
     json: str | None = option("file for all of it as JSON, - for standard output", optional(path), None)
@@ -86,7 +86,7 @@ class InspectOptions:
 class CardOptions:
     """What the card says"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, wording="dataset")
     pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
     license: str | None = option(
         "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, mit …", optional(text), None
@@ -103,7 +103,7 @@ class CardOptions:
 class ReportOptions:
     """What is reported"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
+    output_folder: str = option(_DATASET, path, wording="dataset")
     format: str = option("html, a page; md, for pull requests; or json", one_of("html", "md", "json"), "html")
     output: str | None = option(
         "file to write to, - for standard output",
@@ -121,8 +121,8 @@ class ReportOptions:
 class AddColumnsOptions:
     """What is added"""
 
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, shown="more.csv")
+    output_folder: str = option(_DATASET, path, wording="dataset")
+    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, wording="more.csv")
     on: str = option("column that both have: key, url, or dataset_column:list_column", text, "url")
     add: tuple[str, ...] | None = option("columns of the list that are added", optional(names), None, "all")
     input_format: str | None = option(

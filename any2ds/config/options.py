@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from any2ds.config import presets
+from any2ds.config.declare import declared, names_of, option, parse_nested
 from any2ds.config.given import Given, as_given
 from any2ds.config.media import (
     MEDIA_GROUPS,
@@ -25,15 +26,13 @@ from any2ds.config.media import (
     TransformOptions,
     VideoOptions,
 )
-from any2ds.config.needs import needs_text, without_effect
+from any2ds.config.needs import without_effect
 from any2ds.config.parsers import (
     HashCheck,
     HashChecks,
-    Parser,
     allowed_schemes,
     boolean,
     byte_count,
-    choices_of,
     column_name,
     column_types,
     encoding,
@@ -51,10 +50,7 @@ from any2ds.config.parsers import (
     names,
     nameservers,
     one_of,
-    option,
     optional,
-    options_of,
-    parse_field,
     part,
     path,
     pause,
@@ -92,25 +88,16 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of hosts to options, in a --config file or from Python")
-    fields = {f.name: f for f in options_of(FetchOptions)}
-    allowed = {name: field.metadata["hints"] for name, field in fields.items() if field.metadata["scope"] == "host"}
+    options = {each.name: each for each in declared(GROUPS)}
     parsed: dict[str, dict[str, Any]] = {}
-    for written, options in value.items():
+    for written, own in value.items():
         pattern = host_pattern(written)
-        where = f"hosts: {written}"
+        place = f"hosts: {written}"
         if pattern in parsed:
-            raise OptionError(f"{where}: is given twice")
-        if not isinstance(options, Mapping):
-            raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
-        for name in options:
-            if name not in allowed:
-                hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
-                what = "is for all hosts alike" if name in names_of(GROUPS) else "is no option"
-                raise OptionError(f"{where}: {name!r} {what}: {hint}")
-        try:
-            parsed[pattern] = {name: parse_field(fields[name], given) for name, given in options.items()}
-        except OptionError as error:
-            raise OptionError(f"{where}: {error}") from None
+            raise OptionError(f"{place}: is given twice")
+        if not isinstance(own, Mapping):
+            raise OptionError(f"{place}: must hold options, such as {{max_per_host: 2}}")
+        parsed[pattern] = parse_nested(place, own, options, lambda each: each.scope == "host", "hosts")
     return parsed
 
 
@@ -128,7 +115,7 @@ class InputOptions:
     url_list: Any = option(
         "file, folder, glob or list of them, local or remote; - is standard input",
         url_list,
-        shown="urls.txt",
+        wording="urls.txt",
         task="The list",
         hints="i input urls file files",
         may_change=True,
@@ -751,7 +738,7 @@ def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
 
 def flat(groups: Sequence[Any]) -> dict[str, Any]:
     """The options of these objects, one for each group, by name."""
-    return {f.name: getattr(group, f.name) for group in groups for f in options_of(group)}
+    return {f.name: getattr(group, f.name) for group in groups for f in declared([group])}
 
 
 def public(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -780,51 +767,12 @@ def makes_datasets(groups: Sequence[Any]) -> bool:
 
 
 def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
-    values = {f.name: parse_field(f, given[f.name]) for f in options_of(group) if f.name in given}
-    for f in options_of(group):
-        if f.default is MISSING and f.name not in values:
-            example = f.metadata["shown"] or "..."
-            raise OptionError(f"{f.name} is missing: --{f.name}={example} (any2ds --help lists the options)")
+    values = {each.name: each.value_of(given[each.name]) for each in declared([group]) if each.name in given}
+    for each in declared([group]):
+        if each.default is MISSING and each.name not in values:
+            example = each.wording or "..."
+            raise OptionError(f"{each.name} is missing: --{each.name}={example} (any2ds --help lists the options)")
     return group(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class OptionInfo:
-    """One option as the command line and the documentation show it."""
-
-    name: str
-    group: str
-    help: str
-    default: Any  # MISSING where it has none
-    shown: str  # the default, as text
-    is_flag: bool  # True or False, so that `--name` and `--noname` work
-    needs: str  # without which it has no effect: see `needs.py`
-    task: str  # its heading in the short help; empty: the full help alone has it
-    hints: str  # names of it in other tools
-    parse: Parser
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that it takes, if they can be listed."""
-        return choices_of(self.parse)
-
-
-def _shown(default: Any) -> str:
-    """As the command line takes it."""
-    if isinstance(default, float):
-        return f"{default:g}"
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
-    """Every option, in the order of the groups."""
-    for group in groups:
-        for f in options_of(group):
-            shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
-            needs = f.metadata["needs"]
-            help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
-            parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
 
 
 DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
@@ -837,22 +785,17 @@ _DECIDED = (DECIDING_GROUPS, "it was decided when the dataset was made")
 def deciding_names() -> list[str]:
     """The options that decide which row is in which shard, and what is stored of it: a run that goes on has the same
     values."""
-    return [f.name for f in options_of(*DECIDING_GROUPS) if not f.metadata["may_change"]]
-
-
-def names_of(groups: Sequence[Any]) -> frozenset[str]:
-    """The names of the options of these groups."""
-    return frozenset(f.name for f in options_of(*groups))
+    return [each.name for each in declared(DECIDING_GROUPS) if not each.may_change]
 
 
 def _secret_names(groups: Sequence[Any]) -> frozenset[str]:
     """The options of these groups whose values may be credentials."""
-    return frozenset(f.name for f in options_of(*groups) if f.metadata["is_secret"])
+    return frozenset(each.name for each in declared(groups) if each.is_secret)
 
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = {f.name: f.metadata["hints"] for f in options_of(*groups)}
+    known = {each.name: each.hints for each in declared(groups)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))
@@ -946,11 +889,9 @@ __all__ = [
     "FetchOptions",
     "HashCheck",
     "InputOptions",
-    "OptionInfo",
     "OutputOptions",
     "RunOptions",
     "StorageOptions",
     "WatchOptions",
     "check_names",
-    "declared",
 ]

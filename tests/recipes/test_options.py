@@ -27,7 +27,8 @@ from PIL import Image
 
 import any2ds
 from any2ds import IncompleteRun
-from any2ds.config.options import GROUPS, InputOptions, ShareOptions, declared
+from any2ds.config.declare import declared
+from any2ds.config.options import GROUPS, InputOptions, ShareOptions
 from any2ds.core.errors import OptionError, RunError
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker

@@ -163,9 +163,10 @@ def test_advice_names_only_options_that_there_are() -> None:
     import re
 
     from any2ds.config.datasets import RETRY_GROUPS
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
+    from any2ds.config.options import GROUPS
 
-    known = {info.name for info in (*declared(), *declared(RETRY_GROUPS))}
+    known = {info.name for info in (*declared(GROUPS), *declared(RETRY_GROUPS))}
     for code in (*FAILURE_CODES, "http_403", "http_404", "http_429", "http_503", "http_400"):
         assert set(re.findall(r"--(\w+)", failure_code(code).advice)) <= known, code
 

@@ -670,7 +670,7 @@ def estimate(
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
     bandwidth: int = 1000000000,
     sample_folder: str | Path = "estimate-sample",
-    format: Literal["screen", "json"] = "screen",
+    json: str | Path | None = None,
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
@@ -817,7 +817,7 @@ def estimate(
         machines: numbers of machines like this one (default: 1,4,16)
         bandwidth: of the line of each machine: 100Mbit, 1Gbit (default: 1Gbit)
         sample_folder: folder for the dataset of the sample (default: estimate-sample)
-        format: screen or json (default: screen)
+        json: file for the prediction as JSON, - for standard output (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the estimate; its sample is a dataset in `sample_folder`. Raises UsageError if the list cannot be read or

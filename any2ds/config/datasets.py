@@ -157,7 +157,9 @@ class EstimateOptions:
         "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
     )
     sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
-    format: str = option("screen or json", one_of("screen", "json"), "screen", task="The prediction")
+    json: str | None = option(
+        "file for the prediction as JSON, - for standard output", optional(path), None, task="The prediction"
+    )
 
 
 RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)

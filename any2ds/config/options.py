@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -660,7 +660,7 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
     call, in_file = _call_and_file(options, groups)
     written = {**in_file, **call}
     own = _own(written, groups)
-    parsed = _parse_groups(own, groups)
+    parsed = tuple(_parse_group(own, group) for group in groups)
     # A config file of `download`, which other commands read as well, is checked by `download`.
     checked = written if makes_datasets(groups) else call
     preset = presets.find(written.get("preset")) if makes_datasets(groups) else None
@@ -681,7 +681,8 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
 
 def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
     """One object for each of `groups`, without the check of effects: for options that were recorded, all of them."""
-    return _parse_groups(_own(with_config_file(options, groups), groups), groups)
+    own = _own(with_config_file(options, groups), groups)
+    return tuple(_parse_group(own, group) for group in groups)
 
 
 def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
@@ -702,10 +703,6 @@ def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]
     own = presets.applied(written, names_of(groups)) if makes_datasets(groups) else written
     check_names(own, groups)
     return own
-
-
-def _parse_groups(given: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_parse_group(given, group) for group in groups)
 
 
 def _our_name(name: str, preset: Preset | None) -> str:
@@ -829,27 +826,21 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
 
 def config_content(path: str) -> dict[str, Any]:
     """The content of a config file, whatever the names are. Raises OptionError, MissingExtra."""
-    content = _read_mapping(path, "config file", _from_yaml)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise OptionError(f"config file {path!r} must hold `option: value` lines")
-    return content
-
-
-def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
     try:
         written = expanded(path).read_text(encoding="utf-8-sig")
         try:
-            return json.loads(written)  # YAML takes most of JSON, but no tabs
+            content = json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:
-            return from_yaml(written)
+            content = _from_yaml(written)
     except ModuleNotFoundError as error:
-        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
+        raise plugins.missing_extra(f"config file {path!r} in YAML", error) from error
     except OSError as error:
-        raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
+        raise OptionError(f"config file {path!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict | None):
+        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    return content or {}
 
 
 def _from_yaml(written: str) -> Any:
@@ -867,21 +858,11 @@ def _from_yaml(written: str) -> Any:
         AsWritten.add_constructor(f"tag:yaml.org,2002:{kind}", AsWritten.as_written)
     try:
         content = yaml.load(written, AsWritten)
+        if isinstance(content, dict) and "storage_options" in content:
+            content["storage_options"] = yaml.safe_load(written)["storage_options"]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    if isinstance(content, dict) and "storage_options" in content:
-        content["storage_options"] = _from_typed_yaml(written)["storage_options"]
     return content
-
-
-def _from_typed_yaml(written: str) -> Any:
-    """Raises ValueError if it is no YAML, ModuleNotFoundError without the library."""
-    import yaml
-
-    try:
-        return yaml.safe_load(written)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 __all__ = [

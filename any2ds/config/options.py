@@ -240,7 +240,6 @@ class OutputOptions:
     data_column: str = option(
         "column of files in parquet", column_name, "data", needs="output_format=parquet|tfrecord|arrayrecord"
     )
-    tfrecord_compression: str = option("none or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord")
     number_sample_per_shard: int = option(
         "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
     )

@@ -36,7 +36,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ACCEPTED: list[dict[str, Any]] = [
     {"resize_mode": "no"},
     {"resize_mode": "no", "file_size": 0},
-    {"tfrecord_compression": "none", "output_format": "webdataset"},
     {"ray_address": None, "beam_options": "None"},
     {"allow_link_local": False, "block_private_addresses": True},
     {"encode_format": "png"},

@@ -170,12 +170,6 @@ def test_how_shards_are_made(built: Builds, server: Server) -> None:
     assert b"Image" in shards[0].schema_arrow.metadata[b"huggingface"]
 
 
-@shows("tfrecord_compression")
-def test_records_are_compressed(built: Builds, server: Server) -> None:
-    built(server.url("picture.jpg"), output_format="tfrecord", tfrecord_compression="gzip")
-    assert (built.out / "00000.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
-
-
 @shows("metadata_format", "file_ext", "compute_md5", "compute_hash")
 def test_what_the_metadata_say(built: Builds, server: Server, media: Path) -> None:
     options: dict[str, Any] = {"compute_md5": False, "compute_hash": "sha256", "metadata_format": "csv,jsonl"}

@@ -103,7 +103,6 @@ def test_only_what_any2ds_loads_has_such_a_call() -> None:
     for made, is_loaded in (
         (OutputOptions(output_format="parquet"), True),
         (OutputOptions(output_format="dummy"), False),
-        (OutputOptions(output_format="tfrecord", tfrecord_compression="gzip"), False),
     ):
         words = shown(TOTAL, replace(reported(), made=made))
         assert ("any2ds.load(" in words) is is_loaded

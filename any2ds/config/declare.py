@@ -131,7 +131,7 @@ def parse_nested(
     allowed = {name: each.hints for name, each in options.items() if is_allowed(each)}
     for name in given:
         if name not in allowed:
-            what = f"is for all {every} alike" if name in options else "is no option"
+            what = f"is for all {every} alike" if name in options else "is no option here"
             hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
             raise OptionError(f"{place}: {name!r} {what}: {hint}")
     try:

@@ -114,7 +114,6 @@ def download(
     row_group_bytes: int | str = 4194304,
     parquet_data: Literal["binary", "image", "audio"] = "binary",
     data_column: str = "data",
-    tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
     file_ext: str = "auto",
@@ -274,7 +273,6 @@ def download(
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
         parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
         file_ext: extension of files; auto: by their content (default: auto)
@@ -548,7 +546,6 @@ def estimate(
     row_group_bytes: int | str = 4194304,
     parquet_data: Literal["binary", "image", "audio"] = "binary",
     data_column: str = "data",
-    tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
     file_ext: str = "auto",
@@ -670,7 +667,7 @@ def estimate(
     machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
     bandwidth: int = 1000000000,
     sample_folder: str | Path = "estimate-sample",
-    format: Literal["screen", "json"] = "screen",
+    json: str | Path | None = None,
     config: str | Path | None = None,
     image_size: Any = ...,
     user_agent_token: Any = ...,
@@ -709,7 +706,6 @@ def estimate(
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
         parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
         file_ext: extension of files; auto: by their content (default: auto)
@@ -817,7 +813,7 @@ def estimate(
         machines: numbers of machines like this one (default: 1,4,16)
         bandwidth: of the line of each machine: 100Mbit, 1Gbit (default: 1Gbit)
         sample_folder: folder for the dataset of the sample (default: estimate-sample)
-        format: screen or json (default: screen)
+        json: file for the prediction as JSON, - for standard output (default: None)
         config: YAML or JSON file with any of these; what is given here wins
 
     Returns the estimate; its sample is a dataset in `sample_folder`. Raises UsageError if the list cannot be read or
@@ -968,7 +964,6 @@ def build(
     row_group_bytes: int | str = 4194304,
     parquet_data: Literal["binary", "image", "audio"] = "binary",
     data_column: str = "data",
-    tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
     file_ext: str = "auto",
@@ -1108,7 +1103,6 @@ def build(
         row_group_bytes: bytes of files in a row group of parquet (needs output_format=parquet) (default: 4MiB)
         parquet_data: column of files: binary; image or audio, as Hugging Face's (needs output_format=parquet) (default: binary)
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
-        tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
         file_ext: extension of files; auto: by their content (default: auto)

@@ -75,8 +75,7 @@ def _execute(name: str, options: ParsedOptions) -> int:
         result: Any = function.run(options) if hasattr(function, "run") else function(wanted)
     if name in ("download", "build"):
         _check_stored(options, result)
-    path = "-" if name == "estimate" and wanted.format == "json" else getattr(wanted, "json", None)
-    if path:
+    if path := getattr(wanted, "json", None):
         _write_json(result.to_json(), path)
     if path != "-" and name in _SHOWS:
         _SHOWS[name](result, wanted)
@@ -121,20 +120,14 @@ def _show_verified(report: Any, _: Any) -> None:
     _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
 
 
-def _show_summary(summary: Any, _: Any) -> None:
-    from any2ds.core.terminal.results import standard_output
-    from any2ds.describe.screen import show
+def _on_screen(module: str) -> Callable[[Any, Any], None]:
+    def show(result: Any, _: Any) -> None:
+        from any2ds.core.terminal.results import standard_output
 
-    with standard_output() as stream:
-        show(summary, stream)
+        with standard_output() as stream:
+            importlib.import_module(module).show(result, stream)
 
-
-def _show_estimate(estimate: Any, _: Any) -> None:
-    from any2ds.core.terminal.results import standard_output
-    from any2ds.estimate.screen import show
-
-    with standard_output() as stream:
-        show(estimate, stream)
+    return show
 
 
 def _show_report(summary: Any, wanted: Any) -> None:
@@ -157,8 +150,8 @@ def _show_new(made: tuple[Path, list[str]], wanted: Any) -> None:
 # Command -> what shows its result on standard output; the others have shown all while they ran.
 _SHOWS: Mapping[str, Callable[[Any, Any], None]] = {
     "verify": _show_verified,
-    "inspect": _show_summary,
-    "estimate": _show_estimate,
+    "inspect": _on_screen("any2ds.describe.screen"),
+    "estimate": _on_screen("any2ds.estimate.screen"),
     "report": _show_report,
     "card": lambda made, _: _print(made.text if made.path is None else f"written to {made.path}"),
     "add-columns": lambda added, _: _print(added.text),
@@ -335,7 +328,7 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
 
 def _all_options() -> set[str]:
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
 
     return {info.name for command in COMMANDS.values() for info in declared(command.groups)}
 
@@ -379,7 +372,7 @@ def _normalized(words: Sequence[str], command: Command, with_presets: bool) -> I
     takes the word behind it only if that is True or False, since it may be the list or the folder. A value
     that begins with a dash is joined, `--user_agent=-x`: argparse takes it for an option, where it is no number."""
     from any2ds.config.commands import SHORT_NAMES
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
     from any2ds.config.presets import foreign_flags
 
     flags = {info.name for info in declared(command.groups) if info.is_flag}
@@ -408,7 +401,7 @@ def _normalized(words: Sequence[str], command: Command, with_presets: bool) -> I
 
 def _has_one_dash_too_few(word: str, command: Command) -> bool:
     """Whether a word is the name of an option behind a single dash: `-output_format`."""
-    from any2ds.config.options import declared
+    from any2ds.config.declare import declared
 
     if not re.match(r"-[^-]{2}", word):
         return False
@@ -418,7 +411,8 @@ def _has_one_dash_too_few(word: str, command: Command) -> bool:
 
 def _unknown(word: str, command: Command) -> str:
     """The message on an option that there is not: `--nme`, `-x`, `-name`."""
-    from any2ds.config.options import check_names, declared
+    from any2ds.config.declare import declared
+    from any2ds.config.options import check_names
     from any2ds.core import suggestions
 
     name = word.partition("=")[0]

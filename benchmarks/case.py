@@ -195,6 +195,8 @@ def missing(environment: str = "", program: str = "") -> str:
 
 
 def clean_environment(scratch: Path) -> dict[str, str]:
-    """Without proxies, with the modules of this repository and with temporary files in `scratch`."""
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    """Without proxies, with the modules of this repository and with temporary files in `scratch`. Python keeps what it
+    compiles, as it does for users: without that a run of one row takes twice the CPU."""
+    left_out = ("_proxy", "pythondontwritebytecode")
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith(left_out)}
     return {**kept, "no_proxy": "*", "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch), "PYTHONWARNINGS": "ignore"}

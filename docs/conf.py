@@ -15,7 +15,7 @@ from typing import Any
 
 import any2ds
 from any2ds.config.commands import COMMANDS
-from any2ds.config.options import declared
+from any2ds.config.declare import declared
 from any2ds.core.version import HOMEPAGE, __version__
 
 project, author, release = "any2ds", "the any2ds authors", __version__

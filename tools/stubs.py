@@ -6,7 +6,6 @@ python tools/stubs.py --check  fail if it is not current
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import subprocess
@@ -19,8 +18,8 @@ from typing import Any
 import any2ds
 from any2ds.config import presets
 from any2ds.config.commands import COMMANDS
+from any2ds.config.declare import Option, declared
 from any2ds.config.options import makes_datasets
-from any2ds.config.parsers import accepted_by, choices_of
 from any2ds.core.reports import RunReport
 
 _CLASSES = (
@@ -88,13 +87,13 @@ def _returned(function: Callable[..., Any]) -> str:
 def _function(function: Callable[..., Any]) -> str:
     name = function.__name__
     groups = COMMANDS[name.replace("_", "-")].groups
-    fields = {f.name: f for group in groups for f in dataclasses.fields(group)}
+    options = {each.name: each for each in declared(groups)}
     parameters, has_star = [], False
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
             parameters.append("*")
             has_star = True
-        kind = "str | Path | None" if parameter.name == "config" else _type(fields[parameter.name])
+        kind = "str | Path | None" if parameter.name == "config" else _type(options[parameter.name])
         default = "" if parameter.default is parameter.empty else f" = {_shown(parameter.default)}"
         parameters.append(f"{parameter.name}: {kind}{default}")
     if makes_datasets(groups):
@@ -103,10 +102,9 @@ def _function(function: Callable[..., Any]) -> str:
     return f'def {name}({", ".join(parameters)},) -> {_returned(function)}:\n    """{doc}"""\n'
 
 
-def _type(field: dataclasses.Field[Any]) -> str:
+def _type(option: Option) -> str:
     """What an option may be given as, in Python."""
-    kind, parse = str(field.type), field.metadata["parse"]
-    choices, accepted = choices_of(parse), accepted_by(parse)
+    kind, choices, accepted = option.type, option.choices, option.accepts
     text = f"Literal[{', '.join(map(repr, choices))}]" if choices else "str"
     if kind.startswith("tuple["):
         kind = kind.replace("tuple[str, ...]", f"str | Sequence[{text}]")  # a text: separated by commas

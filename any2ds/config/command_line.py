@@ -10,9 +10,9 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 
 from any2ds.config import presets
+from any2ds.config.declare import declared, names_of
 from any2ds.config.given import SECRET, Given
-from any2ds.config.options import DECIDING_GROUPS, GROUPS, FetchOptions, RunOptions, StorageOptions, names_of
-from any2ds.config.parsers import options_of
+from any2ds.config.options import DECIDING_GROUPS, GROUPS, FetchOptions, RunOptions, StorageOptions
 from any2ds.core.errors import printable, redacted
 
 # The list and folder, which a command names first, what is for a folder with shards, and what hides the run's words.
@@ -31,7 +31,7 @@ def retry_command(folder: str, given: Given) -> str:
 
 def retry_call(folder: str, given: Given) -> str:
     """`retry_command` as a call from Python."""
-    defaults = {field.name: field.default for field in options_of(StorageOptions, FetchOptions, RunOptions)}
+    defaults = {each.name: each.default for each in declared([StorageOptions, FetchOptions, RunOptions])}
     keywords = (
         f"{name}={text if _PYTHON.fullmatch(text) and not isinstance(defaults.get(name), str) else repr(text)}"
         for name, text in _for_retry(given)

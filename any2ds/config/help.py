@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from any2ds.config import presets
 from any2ds.config.commands import COMMANDS, SHORT_NAMES, Command
-from any2ds.config.options import OptionInfo, declared, makes_datasets
-from any2ds.config.parsers import accepted_by
+from any2ds.config.declare import Option, declared
+from any2ds.config.options import makes_datasets
 from any2ds.core.errors import OptionError
 from any2ds.core.failures import FAILURE_CODES, NO_FAILURES, failure_code
 from any2ds.core.version import DOCUMENTATION, __version__
@@ -93,7 +93,7 @@ def option_parser(
     is_short = not everything and any(info.task for info in infos)
     if made is None:
         made = OptionParser(command.usage.replace("%", "%%"), command.summary, _below(command))
-    titled: dict[str, list[OptionInfo]] = {}
+    titled: dict[str, list[Option]] = {}
     for info in infos:
         titled.setdefault(info.task if is_short else info.group, []).append(info)
     for title in filter(None, titled):
@@ -112,7 +112,7 @@ def option_parser(
     return made
 
 
-def _add(group: Any, info: OptionInfo, default: Any = None) -> None:
+def _add(group: Any, info: Option, default: Any = None) -> None:
     """An option, what it does, and its default unless that is nothing."""
     shown = info.shown if default is None else default
     text = info.help if shown in ("", "None", "False") else f"{info.help} [{shown}]"
@@ -158,7 +158,7 @@ def help_text(name: str = "download", everything: bool = False, preset: str | No
 
 def option_help(name: str) -> str:
     """The help on an option, and which commands take it. Raises KeyError if there is no such option."""
-    takers: dict[str, tuple[OptionInfo, list[str]]] = {}
+    takers: dict[str, tuple[Option, list[str]]] = {}
     for command, each in COMMANDS.items():
         for info in declared(each.groups):
             if info.name == name:
@@ -221,7 +221,7 @@ def _complete(made: argparse.ArgumentParser, command: Command, positional: Itera
     infos = {info.name: info for info in declared(command.groups)}
     for action in made._actions:
         info = infos.get(action.dest)
-        if action.dest == "config" or (info is not None and accepted_by(info.parse) == "Path"):
+        if action.dest == "config" or (info is not None and info.accepts == "Path"):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif info is not None:
             action.choices = info.choices or None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from any2ds.config.declare import declared, option, parse_nested
 from any2ds.config.parsers import (
     accepting,
     boolean,
@@ -15,15 +16,11 @@ from any2ds.config.parsers import (
     integer,
     number,
     one_of,
-    option,
     optional,
     optional_limit,
-    options_of,
-    parse_field,
     steps,
     text,
 )
-from any2ds.core import suggestions
 from any2ds.core.errors import OptionError
 from any2ds.core.members import Members
 from any2ds.core.rows import RENAMED
@@ -41,22 +38,15 @@ def member_options(value: Any) -> dict[str, dict[str, Any]]:
     given = _by_member(value) if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not all(isinstance(own, Mapping) for own in given.values()):
         raise ValueError("options by member: mask:encode_format=png,file_size=0,sound:audio_rate=16000")
-    fields = {field.name: field for field in options_of(*MEDIA_GROUPS)}
-    allowed = {name: field.metadata["hints"] for name, field in fields.items() if not field.metadata["scope"]}
+    options = {each.name: each for each in declared(MEDIA_GROUPS)}
     parsed: dict[str, dict[str, Any]] = {}
     for member, own in given.items():
-        where = f"member_options: {member}"
-        for name in own:
-            if name in fields and fields[name].metadata["scope"] == "splits":
-                raise OptionError(f"{where}: {name}: a row of several URLs is one sample, and its files stay one each")
-            if name not in allowed:
-                what = "is for all members alike" if name in fields else "is no option of files"
-                hint = suggestions.for_name(str(name), allowed)
-                raise OptionError(f"{where}: {name!r} {what}" + (f": {hint}" if hint else ""))
-        try:
-            parsed[str(member)] = {name: parse_field(fields[name], each) for name, each in own.items()}
-        except OptionError as error:
-            raise OptionError(f"{where}: {error}") from None
+        place = f"member_options: {member}"
+        if several := [name for name in own if name in options and options[name].scope == "splits"]:
+            raise OptionError(
+                f"{place}: {several[0]}: a row of several URLs is one sample, and its files stay one each"
+            )
+        parsed[str(member)] = parse_nested(place, own, options, lambda each: not each.scope, "members")
     return parsed
 
 
@@ -279,19 +269,17 @@ class MediaOptions:
         Those that only a member has are one, `member_options`.
         """
         return tuple(
-            field.name
-            for field, value in self._values()
-            if value not in (None, field.metadata["off"]) and (value != field.default or field.name in self.given)
+            each.name
+            for group in self.groups()
+            for each in declared([group])
+            if (value := getattr(group, each.name)) not in (None, each.off)
+            and (value != each.default or each.name in self.given)
         )
 
     def splitting(self) -> list[str]:
         """The options asked for that make several samples of a file."""
-        splitting = {field.name for field in options_of(*MEDIA_GROUPS) if field.metadata["scope"] == "splits"}
+        splitting = {each.name for each in declared(MEDIA_GROUPS) if each.scope == "splits"}
         return [name for name in self.asked() if name in splitting]
-
-    def _values(self) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-        """Each option with its value."""
-        return ((field, getattr(group, field.name)) for group in self.groups() for field in options_of(group))
 
     def looks_at(self, column: str) -> bool:
         """Whether a step may look at this column of the list; those of the user's own at any."""

@@ -12,13 +12,12 @@ Pure.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from any2ds.config.parsers import options_of
+from any2ds.config.declare import Option, declared
 
 _OFF = (None, "no", "none", "keep")  # values that ask for nothing, so that nothing is missing for them
 
@@ -28,10 +27,10 @@ def without_effect(names: Collection[str], groups: Sequence[Any], is_set: Collec
 
     `groups` are the parsed options of a command, `is_set` the names of those that are not left to their defaults.
     """
-    fields = {field.name: field for field in options_of(*groups)}
-    values = {field.name: getattr(group, field.name) for group in groups for field in options_of(group)}
-    for name in sorted(fields.keys() & names):
-        needs = _needs(fields[name])
+    options = {each.name: each for each in declared(groups)}
+    values = {each.name: getattr(group, each.name) for group in groups for each in declared([group])}
+    for name in sorted(options.keys() & names):
+        needs = _needs(options[name])
         if not needs or values[name] in _OFF:  # one without needs, such as url_list, may be no plain value
             continue
         for need in needs:
@@ -49,19 +48,13 @@ def without_effect(names: Collection[str], groups: Sequence[Any], is_set: Collec
             yield name, f"{name} has no effect without {' and '.join(unmet)}: {hint} or leave it out"
 
 
-def needs_text(needs: str) -> str:
-    """How the help shows them."""
-    return f"not with {needs.removeprefix('not ')}" if needs.startswith("not ") else f"needs {needs}"
-
-
 def option_names(needs: str) -> list[str]:
     """The names, and patterns of names, in the `needs` of an option."""
     return [one.partition("=")[0] for need in needs.split(" and ") for one in _either(need.removeprefix("not ")) if one]
 
 
-def _needs(field: dataclasses.Field[Any]) -> list[str]:
-    needs: str = field.metadata["needs"]
-    return needs.split(" and ") if needs else []
+def _needs(option: Option) -> list[str]:
+    return option.needs.split(" and ") if option.needs else []
 
 
 def _either(need: str) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from any2ds.config import presets
+from any2ds.config.declare import declared, names_of, option, parse_nested
 from any2ds.config.given import Given, as_given
 from any2ds.config.media import (
     MEDIA_GROUPS,
@@ -25,21 +26,17 @@ from any2ds.config.media import (
     TransformOptions,
     VideoOptions,
 )
-from any2ds.config.needs import needs_text, without_effect
+from any2ds.config.needs import without_effect
 from any2ds.config.parsers import (
     HashCheck,
     HashChecks,
-    Parser,
     allowed_schemes,
-    bit_rate,
     boolean,
     byte_count,
-    choices_of,
     column_name,
     column_types,
     encoding,
     extension,
-    failure_codes,
     flags,
     hash_check,
     header_value,
@@ -48,16 +45,12 @@ from any2ds.config.parsers import (
     input_format,
     integer,
     integer_or_auto,
-    integers,
     local_folder,
     metadata_formats,
     names,
     nameservers,
     one_of,
-    option,
     optional,
-    options_of,
-    parse_field,
     part,
     path,
     pause,
@@ -66,9 +59,7 @@ from any2ds.config.parsers import (
     seconds,
     secret,
     separator,
-    share,
     size,
-    steps,
     stores,
     text,
     url_columns,
@@ -97,25 +88,16 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of hosts to options, in a --config file or from Python")
-    fields = {f.name: f for f in options_of(FetchOptions)}
-    allowed = {name: field.metadata["hints"] for name, field in fields.items() if field.metadata["scope"] == "host"}
+    options = {each.name: each for each in declared(GROUPS)}
     parsed: dict[str, dict[str, Any]] = {}
-    for written, options in value.items():
+    for written, own in value.items():
         pattern = host_pattern(written)
-        where = f"hosts: {written}"
+        place = f"hosts: {written}"
         if pattern in parsed:
-            raise OptionError(f"{where}: is given twice")
-        if not isinstance(options, Mapping):
-            raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
-        for name in options:
-            if name not in allowed:
-                hint = suggestions.for_name(str(name), allowed) or f"it may be one of {', '.join(allowed)}"
-                what = "is for all hosts alike" if name in names_of(GROUPS) else "is no option"
-                raise OptionError(f"{where}: {name!r} {what}: {hint}")
-        try:
-            parsed[pattern] = {name: parse_field(fields[name], given) for name, given in options.items()}
-        except OptionError as error:
-            raise OptionError(f"{where}: {error}") from None
+            raise OptionError(f"{place}: is given twice")
+        if not isinstance(own, Mapping):
+            raise OptionError(f"{place}: must hold options, such as {{max_per_host: 2}}")
+        parsed[pattern] = parse_nested(place, own, options, lambda each: each.scope == "host", "hosts")
     return parsed
 
 
@@ -133,7 +115,7 @@ class InputOptions:
     url_list: Any = option(
         "file, folder, glob or list of them, local or remote; - is standard input",
         url_list,
-        shown="urls.txt",
+        wording="urls.txt",
         task="The list",
         hints="i input urls file files",
         may_change=True,
@@ -258,7 +240,6 @@ class OutputOptions:
     data_column: str = option(
         "column of files in parquet", column_name, "data", needs="output_format=parquet|tfrecord|arrayrecord"
     )
-    tfrecord_compression: str = option("none or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord")
     number_sample_per_shard: int = option(
         "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
     )
@@ -505,138 +486,6 @@ class ShareOptions:
     )
 
 
-_DATASET = "folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built"
-
-
-@dataclass(frozen=True, slots=True)
-class RetryOptions:
-    """Which rows are tried again"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset", task="What is retried")
-    codes: tuple[str, ...] = option(
-        "failures to try again: codes, http_4xx, http_5xx, all, or transient",
-        failure_codes,
-        ("transient",),
-        "transient",
-        task="What is retried",
-        hints="errors",
-    )
-    transform: Any = option(
-        "the steps of your own of the dataset, if it was made elsewhere", optional(steps), None, "those of the dataset"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """What is verified"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    sample: str | None = option(
-        "shards to read, picked at random: 1%, or a number; files and counts of all are checked",
-        optional(share),
-        None,
-        "all",
-    )
-    seed: int | None = option(
-        "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
-    )
-    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False, hints="fix")
-    json: str | None = option("file for the report as JSON, - for standard output", optional(path), None)
-    processes_count: int | None = option(
-        "processes that read shards", optional(integer(1, 1024)), None, "number of cores"
-    )
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-    quiet: bool = option("no progress on the terminal", boolean, False)
-
-
-@dataclass(frozen=True, slots=True)
-class InspectOptions:
-    """What is looked at"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    samples: int = option("rows that are shown", integer(0, 1000), 5)
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-    json: str | None = option("file for all of it as JSON, - for standard output", optional(path), None)
-
-
-@dataclass(frozen=True, slots=True)
-class CardOptions:
-    """What the card says"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
-    license: str | None = option(
-        "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, mit …", optional(text), None
-    )
-    language: tuple[str, ...] | None = option("of captions and texts, as codes: en, de", optional(names), None)
-    output: str | None = option(
-        "file for the card, - for standard output", optional(path), None, "README.md of the dataset"
-    )
-    force: bool = option("replace a README.md that any2ds did not write", boolean, False)
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """What is reported"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    format: str = option("html, a page; md, for pull requests; or json", one_of("html", "md", "json"), "html")
-    output: str | None = option(
-        "file to write to, - for standard output",
-        optional(path),
-        None,
-        "report.html; of md and json -",
-        hints="output_file",
-    )
-    samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
-    open: bool = option("show the page in a browser", boolean, False, needs="format=html")
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-
-
-@dataclass(frozen=True, slots=True)
-class AddColumnsOptions:
-    """What is added"""
-
-    output_folder: str = option(_DATASET, path, shown="dataset")
-    url_list: Any = option("list with the columns: file, folder or glob, local or remote", url_list, shown="more.csv")
-    on: str = option("column that both have: key, url, or dataset_column:list_column", text, "url")
-    add: tuple[str, ...] | None = option("columns of the list that are added", optional(names), None, "all")
-    input_format: str | None = option(
-        "txt, csv, tsv, json, jsonl, parquet; csv.gz where compressed", optional(input_format), None, "by the file name"
-    )
-    separator: str | None = option("between the values of a line", optional(separator), None, "a comma; in tsv a tab")
-    encoding: str | None = option("of a list that is text", optional(encoding), None, "utf-8, or by its mark")
-    rows: str | None = option("path to the array of rows in a json document", optional(text), None, "the document")
-    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateOptions:
-    """What is estimated"""
-
-    sample: int = option(
-        "rows that are fetched, at most 4 a second of a host, for 10 or 30 s",
-        integer(1, 1_000_000),
-        2000,
-        task="The sample",
-    )
-    from_dataset: str | None = option(
-        "a dataset that is the sample, such as that of a --limit run; also --from",
-        optional(path),
-        None,
-        task="The sample",
-    )
-    machines: tuple[int, ...] = option(
-        "numbers of machines like this one", integers(1), (1, 4, 16), task="The prediction"
-    )
-    bandwidth: int = option(
-        "of the line of each machine: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit", task="The prediction"
-    )
-    sample_folder: str = option("folder for the dataset of the sample", path, "estimate-sample", task="The sample")
-    format: str = option("screen or json", one_of("screen", "json"), "screen", task="The prediction")
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """All options of a run, by group."""
@@ -708,13 +557,6 @@ GROUPS: tuple[Any, ...] = (
     WatchOptions,
 )
 """Those of `download`. Other commands have others, and some in common with it."""
-
-RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)
-"""Those of `retry`."""
-
-
-ESTIMATE_GROUPS: tuple[Any, ...] = (*GROUPS, EstimateOptions)
-"""Those of `estimate`: the ones of the planned run, and its own."""
 
 
 def _check_data_column(config: Config) -> None:
@@ -817,7 +659,7 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
     call, in_file = _call_and_file(options, groups)
     written = {**in_file, **call}
     own = _own(written, groups)
-    parsed = _parse_groups(own, groups)
+    parsed = tuple(_parse_group(own, group) for group in groups)
     # A config file of `download`, which other commands read as well, is checked by `download`.
     checked = written if makes_datasets(groups) else call
     preset = presets.find(written.get("preset")) if makes_datasets(groups) else None
@@ -838,7 +680,8 @@ def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOp
 
 def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
     """One object for each of `groups`, without the check of effects: for options that were recorded, all of them."""
-    return _parse_groups(_own(with_config_file(options, groups), groups), groups)
+    own = _own(with_config_file(options, groups), groups)
+    return tuple(_parse_group(own, group) for group in groups)
 
 
 def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
@@ -859,10 +702,6 @@ def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]
     own = presets.applied(written, names_of(groups)) if makes_datasets(groups) else written
     check_names(own, groups)
     return own
-
-
-def _parse_groups(given: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_parse_group(given, group) for group in groups)
 
 
 def _our_name(name: str, preset: Preset | None) -> str:
@@ -895,12 +734,12 @@ def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
 
 def flat(groups: Sequence[Any]) -> dict[str, Any]:
     """The options of these objects, one for each group, by name."""
-    return {f.name: getattr(group, f.name) for group in groups for f in options_of(group)}
+    return {f.name: getattr(group, f.name) for group in groups for f in declared([group])}
 
 
 def public(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they may be shown to anybody, as plain JSON: without those that are secret, or lists given as data."""
-    hidden = _secret_names((*GROUPS, *RETRY_GROUPS))
+    hidden = _secret_names(GROUPS)
     return {name: _public(value) for name, value in options.items() if name not in hidden}
 
 
@@ -924,51 +763,12 @@ def makes_datasets(groups: Sequence[Any]) -> bool:
 
 
 def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
-    values = {f.name: parse_field(f, given[f.name]) for f in options_of(group) if f.name in given}
-    for f in options_of(group):
-        if f.default is MISSING and f.name not in values:
-            example = f.metadata["shown"] or "..."
-            raise OptionError(f"{f.name} is missing: --{f.name}={example} (any2ds --help lists the options)")
+    values = {each.name: each.value_of(given[each.name]) for each in declared([group]) if each.name in given}
+    for each in declared([group]):
+        if each.default is MISSING and each.name not in values:
+            example = each.wording or "..."
+            raise OptionError(f"{each.name} is missing: --{each.name}={example} (any2ds --help lists the options)")
     return group(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class OptionInfo:
-    """One option as the command line and the documentation show it."""
-
-    name: str
-    group: str
-    help: str
-    default: Any  # MISSING where it has none
-    shown: str  # the default, as text
-    is_flag: bool  # True or False, so that `--name` and `--noname` work
-    needs: str  # without which it has no effect: see `needs.py`
-    task: str  # its heading in the short help; empty: the full help alone has it
-    hints: str  # names of it in other tools
-    parse: Parser
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that it takes, if they can be listed."""
-        return choices_of(self.parse)
-
-
-def _shown(default: Any) -> str:
-    """As the command line takes it."""
-    if isinstance(default, float):
-        return f"{default:g}"
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
-    """Every option, in the order of the groups."""
-    for group in groups:
-        for f in options_of(group):
-            shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
-            needs = f.metadata["needs"]
-            help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
-            parse, task, hints = f.metadata["parse"], f.metadata["task"], f.metadata["hints"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, task, hints, parse)
 
 
 DECIDING_GROUPS = (InputOptions, OutputOptions, *MEDIA_GROUPS)
@@ -981,22 +781,17 @@ _DECIDED = (DECIDING_GROUPS, "it was decided when the dataset was made")
 def deciding_names() -> list[str]:
     """The options that decide which row is in which shard, and what is stored of it: a run that goes on has the same
     values."""
-    return [f.name for f in options_of(*DECIDING_GROUPS) if not f.metadata["may_change"]]
-
-
-def names_of(groups: Sequence[Any]) -> frozenset[str]:
-    """The names of the options of these groups."""
-    return frozenset(f.name for f in options_of(*groups))
+    return [each.name for each in declared(DECIDING_GROUPS) if not each.may_change]
 
 
 def _secret_names(groups: Sequence[Any]) -> frozenset[str]:
     """The options of these groups whose values may be credentials."""
-    return frozenset(f.name for f in options_of(*groups) if f.metadata["is_secret"])
+    return frozenset(each.name for each in declared(groups) if each.is_secret)
 
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = {f.name: f.metadata["hints"] for f in options_of(*groups)}
+    known = {each.name: each.hints for each in declared(groups)}
     for name in given:
         if name not in known:
             own = (each for group in groups for each in getattr(group, "DECIDED", ()))
@@ -1030,27 +825,21 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
 
 def config_content(path: str) -> dict[str, Any]:
     """The content of a config file, whatever the names are. Raises OptionError, MissingExtra."""
-    content = _read_mapping(path, "config file", _from_yaml)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise OptionError(f"config file {path!r} must hold `option: value` lines")
-    return content
-
-
-def _read_mapping(path: str, what: str, from_yaml: Callable[[str], Any]) -> Any:
     try:
         written = expanded(path).read_text(encoding="utf-8-sig")
         try:
-            return json.loads(written)  # YAML takes most of JSON, but no tabs
+            content = json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:
-            return from_yaml(written)
+            content = _from_yaml(written)
     except ModuleNotFoundError as error:
-        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
+        raise plugins.missing_extra(f"config file {path!r} in YAML", error) from error
     except OSError as error:
-        raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
+        raise OptionError(f"config file {path!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
+        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict | None):
+        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    return content or {}
 
 
 def _from_yaml(written: str) -> Any:
@@ -1068,21 +857,11 @@ def _from_yaml(written: str) -> Any:
         AsWritten.add_constructor(f"tag:yaml.org,2002:{kind}", AsWritten.as_written)
     try:
         content = yaml.load(written, AsWritten)
+        if isinstance(content, dict) and "storage_options" in content:
+            content["storage_options"] = yaml.safe_load(written)["storage_options"]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    if isinstance(content, dict) and "storage_options" in content:
-        content["storage_options"] = _from_typed_yaml(written)["storage_options"]
     return content
-
-
-def _from_typed_yaml(written: str) -> Any:
-    """Raises ValueError if it is no YAML, ModuleNotFoundError without the library."""
-    import yaml
-
-    try:
-        return yaml.safe_load(written)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 __all__ = [
@@ -1090,11 +869,9 @@ __all__ = [
     "FetchOptions",
     "HashCheck",
     "InputOptions",
-    "OptionInfo",
     "OutputOptions",
     "RunOptions",
     "StorageOptions",
     "WatchOptions",
     "check_names",
-    "declared",
 ]

@@ -6,25 +6,20 @@ raises ValueError with a message that says what it takes.
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from any2ds.config.declare import Parser, option
 from any2ds.core import failures, plugins, suggestions
-from any2ds.core.errors import OptionError, UsageError
+from any2ds.core.errors import OptionError
 from any2ds.core.schemes import GUARDED, WEB
-
-Parser = Callable[[Any], Any]
-"""Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
-
-Raises ValueError with a message that says what it takes."""
 
 P = TypeVar("P", bound=Parser)
 
@@ -34,48 +29,6 @@ _LARGEST_COUNT = 10**15
 _LONGEST_PAUSE = 86_400  # seconds
 _LARGEST_NUMBER = 1e9
 _LARGEST_SIZE = 2**50  # 1 PiB
-_MOST_SHOWN = 300  # characters of a value in a message
-_LONGEST_MESSAGE = 1000  # characters; messages that quote a value and list what is possible
-
-
-Scope = Literal["", "run", "host", "splits"]
-
-
-def option(
-    help: str,
-    parse: Parser,
-    default: Any = MISSING,
-    shown: str | None = None,
-    *,
-    needs: str = "",
-    off: Any = None,
-    may_change: bool = False,
-    scope: Scope = "",
-    task: str = "",
-    hints: str = "",
-) -> Any:
-    """A dataclass field that is an option: all that is known of it.
-
-    help, shown: its text, and its default as text where that is no plain value; of one without a default an example
-    needs: the options without which it has no effect, and is refused (see `needs.py`)
-    off: the value that asks for no step of media; None does so always
-    may_change: of options that decide what a dataset holds: whether a run that goes on may have another value
-    scope: of a fetch option `host`, if it may differ by host; of a media option `run`, if it may not differ by URL
-        column, or `splits`, if it makes several samples of a file
-    task: the heading under which the short help has it; empty: it is in the full help only
-    hints: its names in other tools, separated by blanks; whoever gives one is told ours
-
-    The value of an option whose parser is `secret` is in no message, report or record.
-    """
-    is_secret: bool = getattr(parse, "is_secret", False)
-    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs, "off": off}
-    metadata |= {"may_change": may_change, "scope": scope, "task": task, "hints": hints}
-    return field(default=default, repr=not is_secret, metadata=metadata)
-
-
-def options_of(*groups: Any) -> list[Field[Any]]:
-    """The fields of these groups that are options; their other fields are constants."""
-    return [each for group in groups for each in dataclasses.fields(group) if each.metadata]
 
 
 def secret(parse: Parser) -> Parser:
@@ -97,44 +50,9 @@ def accepting(types: str) -> Callable[[P], P]:
 
 def _as_with(parse: Parser, outer: Parser) -> Parser:
     """`outer`, which takes what `parse` takes."""
-    outer.choices, outer.accepts = (lambda: choices_of(parse)), accepted_by(parse)  # type: ignore[attr-defined]
+    outer.choices = getattr(parse, "choices", tuple)  # type: ignore[attr-defined]
+    outer.accepts = getattr(parse, "accepts", "")  # type: ignore[attr-defined]
     return outer
-
-
-def choices_of(parse: Parser) -> tuple[str, ...]:
-    """The values that a parser takes, if they can be listed; several may be separated by commas."""
-    found: Callable[[], tuple[str, ...]] = getattr(parse, "choices", tuple)
-    return found()
-
-
-def accepted_by(parse: Parser) -> str:
-    """The types that a parser takes besides the one that it returns, as Python writes them; empty if there are none."""
-    return str(getattr(parse, "accepts", ""))
-
-
-def parse_field(declared: Field[Any], value: Any) -> Any:
-    """The value of an option. Raises OptionError that names it and says what is expected."""
-    try:
-        return declared.metadata["parse"](value)
-    except UsageError as error:
-        if len(str(error)) <= _LONGEST_MESSAGE:
-            raise
-        message, part = str(error), _LONGEST_MESSAGE // 2
-        raise OptionError(f"{message[:part]} … {message[-part:]}") from None
-    except RecursionError:
-        raise OptionError(f"invalid {declared.name}: it is nested too deep") from None
-    except ValueError as error:
-        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={_brief(value)}"
-        raise OptionError(f"invalid {shown}: expected {error}") from None
-
-
-def _brief(value: Any) -> str:
-    """As Python writes it, and its start where it is long."""
-    try:
-        written = repr(value)
-    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, a list of lists of lists
-        written = f"<a {type(value).__name__} that is too long to be shown>"
-    return written if len(written) <= _MOST_SHOWN else f"{written[:_MOST_SHOWN]}…"
 
 
 def text(value: Any) -> str:
@@ -597,7 +515,7 @@ def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], b
 
 
 def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Parser:
-    """The parser, with the values that it takes for `choices_of`."""
+    """The parser, with the values that it takes, for `Option.choices`."""
     parse.choices = choices  # type: ignore[attr-defined]
     return parse
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from any2ds.config.declare import option
 from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import (
     FetchOptions,
@@ -16,7 +17,7 @@ from any2ds.config.options import (
     StorageOptions,
     WatchOptions,
 )
-from any2ds.config.parsers import boolean, flags, integer, names, option, optional, part, path, secret, stores, text
+from any2ds.config.parsers import boolean, flags, integer, names, optional, part, path, secret, stores, text
 
 
 def recipe(value: Any) -> Any:
@@ -38,7 +39,7 @@ class BuildOptions:
     )
 
     recipe: Any = option(
-        "name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers", task="Which recipe"
+        "name[/config][:version] of a recipe, or the path of its file", recipe, wording="flowers", task="Which recipe"
     )
     data_dir: str | None = option(
         "folder for datasets, local or remote",
@@ -94,7 +95,7 @@ class BuildRunOptions(RunOptions):
 class NewOptions:
     """What is made"""
 
-    name: str = option("name of the recipe, which is that of its folder", text, shown="flowers")
+    name: str = option("name of the recipe, which is that of its folder", text, wording="flowers")
     from_list: str | None = option("list of URLs whose columns become the features: urls.parquet", optional(path), None)
     folder: str = option("folder in which that of the recipe is made", path, ".")
 

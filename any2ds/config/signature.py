@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, Protocol, TypeVar, cast
 
-from any2ds.config.options import ParsedOptions, declared, parse_options
+from any2ds.config.declare import declared
+from any2ds.config.options import ParsedOptions, parse_options
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)

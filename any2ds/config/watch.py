@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from any2ds.config.parsers import boolean, integer, number, one_of, option, optional, parts, text
+from any2ds.config.declare import option
+from any2ds.config.parsers import boolean, integer, number, one_of, optional, parts, text
 
 _WANDB = "enable_wandb or reporters=wandb"
 

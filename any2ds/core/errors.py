@@ -132,7 +132,10 @@ class Any2dsError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return redacted(super().__str__())
+        return redacted(self._words())
+
+    def _words(self) -> str:
+        return super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled whatever `__init__` takes, with its causes, and without what `redacted` leaves out: the process that
@@ -184,12 +187,6 @@ class UsageError(Any2dsError):
 
     exit_code = 2
 
-    def __str__(self) -> str:
-        return redacted(self._message())
-
-    def _message(self) -> str:
-        return Exception.__str__(self)
-
 
 class OptionError(UsageError):
     pass
@@ -209,7 +206,7 @@ class MissingColumns(InputError):
         super().__init__(missing, existing, source, advice)
         self.missing, self.existing, self.source, self.advice = tuple(missing), tuple(existing), source, advice
 
-    def _message(self) -> str:
+    def _words(self) -> str:
         absent = ", ".join(map(repr, self.missing))
         shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
         more = len(self.existing) - _NAMES_SHOWN
@@ -225,7 +222,7 @@ class WrongFormat(InputError):
         super().__init__(reason, format, source)
         self.reason, self.format, self.source = reason, format, source
 
-    def _message(self) -> str:
+    def _words(self) -> str:
         hint = f": --input_format={self.format} reads it" if self.format else ""
         return f"{self.source}: {self.reason}{hint}"
 
@@ -318,7 +315,7 @@ class DiskFull(RunError):
         self.folder, self.free, self.least = folder, free, least
         self.way_out, self.no_more_files = way_out, no_more_files
 
-    def __str__(self) -> str:
+    def _words(self) -> str:
         left = "" if self.free is None else f"{size(self.free)} free"
         if self.least and self.free is not None:
             what = f"too little room on the disk of {self.folder!r}: {left}, --min_free_bytes is {size(self.least)}"
@@ -329,7 +326,7 @@ class DiskFull(RunError):
         else:
             what = f"the disk of {self.folder!r} is full" + (f" ({left})" if left else "")
         way_out = f", or {self.way_out}" if self.way_out else ""
-        return redacted(
+        return (
             f"{what}. Make room there{way_out}; then run the same command again: finished shards are kept, "
             "and it goes on with the others"
         )
@@ -368,8 +365,8 @@ class ReadError(RunError):
         super().__init__(path, where, reason)
         self.path, self.where, self.reason = path, where, reason
 
-    def __str__(self) -> str:
-        return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
+    def _words(self) -> str:
+        return f"{self.path or 'url list'}: could be read only up to {self.where}: {self.reason}"
 
     def in_file(self, path: str, where: str = "") -> ReadError:
         """This error, which names the file from now on, and the place if it named none."""
@@ -384,14 +381,14 @@ class NoGoodRow(ReadError):
         super().__init__(where, reason, path)
         self.rows = rows
 
-    def __str__(self) -> str:
+    def _words(self) -> str:
         which = "the first row could not" if self.rows == 1 else f"none of the first {self.rows} rows could"
-        return f"{redacted(self.path) or 'url list'}: {which} be read as this format: {self.where}: {self.reason}"
+        return f"{self.path or 'url list'}: {which} be read as this format: {self.where}: {self.reason}"
 
 
 class ChangedList(ReadError):
     def __init__(self, reason: str) -> None:
         super().__init__("", reason)
 
-    def __str__(self) -> str:
-        return redacted(self.reason)
+    def _words(self) -> str:
+        return self.reason

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from any2ds.config.options import AddColumnsOptions, InputOptions, ParsedOptions, parse_options
+from any2ds.config.datasets import AddColumnsOptions
+from any2ds.config.options import InputOptions, ParsedOptions, parse_options
 from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import (

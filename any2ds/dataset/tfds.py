@@ -50,13 +50,12 @@ _CLASSES = "tensorflow_datasets.core.features"
 def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The files for TFDS in a dataset with these options, as `.any2ds/run` has them.
 
-    There are none for what TFDS does not read: compressed tfrecord, and other formats. What it calls parquet is a
+    There are none for formats that TFDS does not read. What it calls parquet is a
     single column of `tf.train.Example`. Nor with a preset, whose tool does not write any.
     """
     if options.get("preset"):
         return ()
-    is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
-    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in FORMATS and is_plain else ()
+    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in FORMATS else ()
 
 
 def names_for(options: OutputOptions) -> tuple[str, ...]:

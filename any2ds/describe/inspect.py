@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from any2ds.config.options import InspectOptions, ParsedOptions
+from any2ds.config.datasets import InspectOptions
+from any2ds.config.options import ParsedOptions
 from any2ds.config.signature import command
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.places import located

@@ -36,7 +36,7 @@ class Snippet:
 _TEMPLATE = Path(__file__).parent / "templates" / "loaders.txt"
 _SHARD_ENDS = ("tar", "parquet", "tfrecord")
 _WITHOUT = ", without any2ds"
-_NAME = re.compile(r"\b(FOLDER|SHARDS_\w+|DATA_COLUMN|COMPRESSION)\b")
+_NAME = re.compile(r"\b(FOLDER|SHARDS_\w+|DATA_COLUMN)\b")
 _EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "hf": "hf", "https": "https"}
 
 
@@ -48,7 +48,6 @@ class Loadable:
     output_format: str
     is_of_images: bool = False
     data_column: str = "data"  # of tfrecord
-    is_gzipped: bool = False  # tfrecord
     has_tfds: bool = False  # TensorFlow Datasets finds its files
 
     @classmethod
@@ -60,16 +59,8 @@ class Loadable:
             dataset.output_format or "",
             kind_of(exts) == "image",
             str(options.get("data_column") or "data"),
-            options.get("tfrecord_compression") == "gzip",
             {layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
         )
-
-    @property
-    def form(self) -> str:
-        """The word of the template for the format."""
-        if self.output_format == "tfrecord" and self.is_gzipped:
-            return "gzip"
-        return self.output_format or "dummy"
 
     @property
     def is_remote(self) -> bool:
@@ -96,7 +87,8 @@ def snippets(of: Loadable | str, stores: Stores | None = None) -> list[Snippet]:
         head, _, code = block.partition("\n")
         loader, install, formats = head.split(" | ")
         is_ours = not loader.endswith(_WITHOUT)
-        is_shown = of.form in formats.split() or ("tfds" in formats and of.form == "arrayrecord" and of.has_tfds)
+        is_shown = (of.output_format or "dummy") in formats.split()
+        is_shown |= "tfds" in formats and of.output_format == "arrayrecord" and of.has_tfds
         if not is_shown or (of.is_remote and not is_ours):
             continue
         is_decoded = loader == "PyTorch" and of.is_of_images
@@ -121,7 +113,6 @@ def _literals(of: Loadable) -> dict[str, str]:
     return {
         **{f"SHARDS_{end.upper()}": literal(f"{glob.escape(path)}/[0-9]*.{end}") for end in _SHARD_ENDS},
         "DATA_COLUMN": literal(of.data_column),
-        "COMPRESSION": literal("GZIP" if of.is_gzipped else ""),
     }
 
 

@@ -5,25 +5,51 @@ Whatever comes from a list, a server or the name of a file is text in them, and 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2.bccache import Bucket
 
 from any2ds.core import text
 from any2ds.core.errors import printable
 from any2ds.core.failures import known_outcome, meaning_of
+from any2ds.core.terminal.results import write_file
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 500  # characters of a text in Markdown
 _PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Keeps templates compiled, as Python keeps modules: in `__pycache__`, where that can be written. To compile that
+    of the report takes as much of the processor as half an import of pyarrow."""
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError), open(self._path(bucket), "rb") as file:
+            bucket.load_bytecode(file)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if sys.dont_write_bytecode:
+            return
+        path = self._path(bucket)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True, parents=True)
+            write_file(path, bucket.bytecode_to_string())
+
+    def _path(self, bucket: Bucket) -> Path:
+        return Path(cache_from_source(str(_TEMPLATES / f"{bucket.key}.py")))
+
+
 @cache
 def environment() -> Environment:
     """The templates in `templates/`; those of HTML escape what they are given."""
     found = Environment(
+        bytecode_cache=_CompiledTemplates(),
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from any2ds.config.options import ESTIMATE_GROUPS, Config, EstimateOptions, ParsedOptions
+from any2ds.config.datasets import ESTIMATE_GROUPS, EstimateOptions
+from any2ds.config.options import Config, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import RunError

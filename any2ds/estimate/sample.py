@@ -17,14 +17,14 @@ import orjson
 import pyarrow as pa
 
 from any2ds.config import presets
+from any2ds.config.datasets import ESTIMATE_GROUPS
+from any2ds.config.declare import names_of
 from any2ds.config.given import SECRET
 from any2ds.config.options import (
-    ESTIMATE_GROUPS,
     GROUPS,
     Config,
     FetchOptions,
     StorageOptions,
-    names_of,
     parse_groups,
     with_config_file,
 )

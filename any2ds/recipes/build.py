@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from any2ds.config.declare import names_of
 from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import (
     Config,
@@ -35,7 +36,6 @@ from any2ds.config.options import (
     ShareOptions,
     StorageOptions,
     check_members,
-    names_of,
 )
 from any2ds.config.recipes import BUILD_GROUPS, BuildOptions
 from any2ds.config.signature import command

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from any2ds.config.datasets import RETRY_GROUPS, RetryOptions
 from any2ds.config.media import MediaOptions
-from any2ds.config.options import RETRY_GROUPS, Config, InputOptions, ParsedOptions, RetryOptions, ShareOptions, flat
+from any2ds.config.options import Config, InputOptions, ParsedOptions, ShareOptions, flat
 from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OptionError, OutputError, shard_count

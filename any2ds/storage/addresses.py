@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment
 
 from any2ds.storage.stores import protocols
 
@@ -54,6 +53,8 @@ def _until() -> float:
 
 def _proxy(url: str) -> str:
     """The one of the environment, as botocore takes it."""
+    from urllib.request import getproxies_environment  # with email and http, which a run need not load
+
     found = getproxies_environment()
     return found.get(urlsplit(url).scheme) or found.get("all") or ""
 

@@ -13,8 +13,9 @@ import pytest
 from any2ds import UsageError, download
 from any2ds.cli import parse, run
 from any2ds.config.commands import COMMANDS
+from any2ds.config.declare import declared
 from any2ds.config.help import SHELLS, help_text
-from any2ds.config.options import declared
+from any2ds.config.options import GROUPS
 from any2ds.core.failures import FAILURE_CODES
 from any2ds.core.version import DOCUMENTATION, __version__
 from any2ds.testing.processes import LONG, children, is_running
@@ -440,7 +441,7 @@ def test_without_arguments_an_overview_is_shown(tmp_path: Path) -> None:
 def test_help_shows_the_common_options_and_if_asked_all_of_them(tmp_path: Path) -> None:
     common, every = any2ds("--help", cwd=tmp_path), any2ds("--help=all", cwd=tmp_path)
     assert (common.returncode, every.returncode) == (0, 0)
-    for info in declared():
+    for info in declared(GROUPS):
         assert f"--{info.name}" in every.stdout.split()
         assert info.shown in ("None", "False") or " ".join(info.shown.split()) in " ".join(every.stdout.split())
     assert len(common.stdout.splitlines()) < len(every.stdout.splitlines()) / 2
@@ -500,7 +501,7 @@ def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> 
 
 
 def test_defaults_are_shown_as_the_command_line_takes_them() -> None:
-    infos = {info.name: info.shown for info in declared()}
+    infos = {info.name: info.shown for info in declared(GROUPS)}
     assert (infos["metadata_format"], infos["timeout"], infos["retries"]) == ("parquet", "10", "0")
 
 
@@ -511,7 +512,7 @@ def test_help_is_wrapped_at_words_to_the_width_of_the_terminal(width: int, monke
     lines = page.partition("Examples:")[0].splitlines()
     assert all(len(line) <= min(width, 110) or " " not in line.strip() for line in lines)
     words = " ".join(page.split())
-    for info in declared():
+    for info in declared(GROUPS):
         assert info.help in words
 
 

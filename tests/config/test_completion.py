@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from any2ds.config.commands import COMMANDS
+from any2ds.config.declare import declared
 from any2ds.config.help import SHELLS
 from any2ds.config.help import completion_script as script
-from any2ds.config.options import declared
+from any2ds.config.options import GROUPS
 from any2ds.testing.processes import LONG
 from tests.support.programs import program
 
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 def test_commands_options_and_values_are_offered(shell: str, folder: Path) -> None:
     assert {*COMMANDS} <= offered(shell, "any2ds ", folder)
     assert offered(shell, "any2ds ver", folder) >= {"verify"}
-    names = {f"--{info.name}" for info in declared()}
+    names = {f"--{info.name}" for info in declared(GROUPS)}
     assert names <= offered(shell, "any2ds --", folder)
     assert names <= offered(shell, "any2ds urls.parquet --", folder)
     values = {value.rpartition("=")[2] for value in offered(shell, "any2ds --output_format ", folder)}

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from any2ds import download, report, retry, verify
+from any2ds.config.datasets import RETRY_GROUPS, ReportOptions, VerifyOptions
+from any2ds.config.declare import declared
 from any2ds.config.needs import needs_text, option_names
-from any2ds.config.options import GROUPS, RETRY_GROUPS, Config, ReportOptions, VerifyOptions, declared
+from any2ds.config.options import GROUPS, Config
 from any2ds.core.errors import MissingExtra, OptionError, OutputError
 
 # options, of which the first has no effect beside the others, and what is said
@@ -34,7 +36,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ACCEPTED: list[dict[str, Any]] = [
     {"resize_mode": "no"},
     {"resize_mode": "no", "file_size": 0},
-    {"tfrecord_compression": "none", "output_format": "webdataset"},
     {"ray_address": None, "beam_options": "None"},
     {"allow_link_local": False, "block_private_addresses": True},
     {"encode_format": "png"},
@@ -78,8 +79,8 @@ def test_what_asks_for_nothing_needs_nothing(options: dict[str, Any]) -> None:
 
 
 def test_every_need_names_options() -> None:
-    known = {info.name for info in declared()}
-    for info in declared():
+    known = {info.name for info in declared(GROUPS)}
+    for info in declared(GROUPS):
         assert all(fnmatch.filter(known, name) for name in option_names(info.needs)), info.name
 
 
@@ -146,7 +147,7 @@ def test_the_preset_refuses_what_img2dataset_does_not_have_or_refuses(options: d
 # --- empty texts ---
 
 
-@pytest.mark.parametrize("name", [info.name for info in declared() if info.name != "url_list"])
+@pytest.mark.parametrize("name", [info.name for info in declared(GROUPS) if info.name != "url_list"])
 @pytest.mark.parametrize("value", ["", "  "], ids=["empty", "blank"])
 def test_an_empty_text_is_refused(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=name):

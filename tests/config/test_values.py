@@ -10,13 +10,12 @@ import pytest
 import yaml
 
 from any2ds.config.commands import COMMANDS
-from any2ds.config.options import GROUPS, OptionInfo, config_content, declared, flat, parse_field, parse_options
-from any2ds.config.parsers import options_of
+from any2ds.config.declare import Option, declared
+from any2ds.config.options import GROUPS, config_content, flat, parse_options
 from any2ds.core.errors import OptionError
 from any2ds.fetch.policy.hosts import HostPolicy
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
-FIELDS = {field.name: field for each in COMMANDS.values() for field in options_of(*each.groups)}
 INFOS = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
 ODD: list[Any] = [
     *("", " ", "1e400", "1e999", "nan", "inf", "-inf", "-1", "1e-300", "9" * 400, "1e400MB", "9" * 400 + "GiB"),
@@ -44,16 +43,16 @@ ODD: list[Any] = [
 def taken(name: str, value: Any) -> Any:
     """The value of an option, or the OptionError; anything else is raised."""
     try:
-        return parse_field(FIELDS[name], value)
+        return INFOS[name].value_of(value)
     except OptionError as error:
         return error
 
 
-def is_number(info: OptionInfo) -> bool:
+def is_number(info: Option) -> bool:
     return not info.is_flag and any(isinstance(taken(info.name, one), (int, float)) for one in ("1", "1000"))
 
 
-@pytest.mark.parametrize("name", sorted(FIELDS))
+@pytest.mark.parametrize("name", sorted(INFOS))
 def test_every_option_takes_an_odd_value_or_refuses_it_in_words(name: str) -> None:
     for value in ODD:
         found = taken(name, value)
@@ -145,8 +144,8 @@ def test_words_numbers_and_dates_of_yaml_are_what_was_written(tmp_path: Path) ->
 def test_a_choice_may_stand_in_yaml_without_quotes(name: str, tmp_path: Path) -> None:
     for choice in INFOS[name].choices:
         (tmp_path / "run.yaml").write_text(f"{name}: {choice}\n")
-        content = parse_field(FIELDS[name], choice)
-        assert parse_field(FIELDS[name], config_content(str(tmp_path / "run.yaml"))[name]) == content
+        content = INFOS[name].value_of(choice)
+        assert INFOS[name].value_of(config_content(str(tmp_path / "run.yaml"))[name]) == content
 
 
 def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> None:
@@ -157,7 +156,7 @@ def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> No
     for dump in (yaml.safe_dump, json.dumps):
         (tmp_path / "run.yaml").write_text(dump(plain))
         content = config_content(str(tmp_path / "run.yaml"))
-        assert {name: parse_field(FIELDS[name], value) for name, value in content.items()} == defaults
+        assert {name: INFOS[name].value_of(value) for name, value in content.items()} == defaults
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,6 @@ def test_files_are_written_for_what_can_be_read_alone() -> None:
     assert written(entry(0), output_format="arrayrecord")["dataset_info.json"]["fileFormat"] == "array_record"
     for output_format in ("parquet", "webdataset", "files", "dummy"):
         assert written(entry(0), output_format=output_format) == {}
-    assert written(entry(0), tfrecord_compression="gzip") == {}
     assert written(entry(0), schema=None) == {}
 
 
@@ -244,10 +243,6 @@ def test_rows_that_failed_are_of_no_split(make: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("values", [[1, 1, 2], ["train", "train", None]])
 def test_what_is_no_name_is_no_split(make: Callable[..., Path], values: list[Any]) -> None:
     assert splits_in(make(values)) == {"train": ["1", "1"]}
-
-
-def test_compressed_records_are_not_promised_to_tfds(make: Callable[..., Path]) -> None:
-    assert "dataset_info.json" not in os.listdir(make(tfrecord_compression="gzip"))
 
 
 def test_files_of_others_with_these_names_are_kept(make: Callable[..., Path]) -> None:

@@ -126,8 +126,6 @@ def test_lines_for_each_library_and_one_way_without_any2ds() -> None:
         assert ("decode=True" in found[0].code, found[0].install.startswith("'any2ds[image")) == (True, True)
         assert [each.loader for each in snippets(Loadable("s3://b/out", form))] == WITH_ANY2DS
     assert [each.loader for each in snippets(Loadable("out", "dummy"))] == ["pandas, without any2ds"]
-    compressed = snippets(Loadable("out", "tfrecord", is_gzipped=True))  # which has no samples by number
-    assert [each.loader for each in compressed] == ["tf.data", "tf.data, without any2ds"]
 
 
 def test_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:

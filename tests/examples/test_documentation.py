@@ -14,7 +14,8 @@ import pytest
 
 from any2ds.cli import _page, parse
 from any2ds.config.commands import COMMANDS
-from any2ds.config.options import declared, parse_options
+from any2ds.config.declare import declared
+from any2ds.config.options import parse_options
 from any2ds.core.errors import MissingExtra
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from google_crc32c import value
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import any2ds
@@ -38,8 +37,7 @@ from any2ds.load import splits
 from any2ds.load.source import Source
 from any2ds.testing.server import Server, serve
 from any2ds.testing.writing import indexes, stored
-from any2ds.writers.formats import _offsets
-from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
+from any2ds.writers.formats.tfrecord import TfrecordWriter
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
@@ -822,14 +820,6 @@ class TestOtherTools:
         assert len(list(cache.rglob("*.idx"))) == 5
         assert list(any2ds.load(tmp_path / "dataset")) == wanted
 
-    def test_a_record_whose_length_looks_like_the_beginning_of_gzip(self, tmp_path: Path) -> None:
-        record = bytes(0x8B1F)
-        length = len(record).to_bytes(8, "little")
-        content = length + masked(value(length)) + record + masked(value(record))
-        (tmp_path / "a.tfrecord").write_bytes(content)
-        offsets = _offsets.unpack(indexes(TfrecordWriter, tmp_path / "a.tfrecord")[".tfrecord.idx"])
-        assert list(offsets) == [0, len(content)]
-
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
         for count in (6, 8):
             with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
@@ -1158,11 +1148,6 @@ class TestBadInput:
         (tmp_path / "dataset" / "00000" / "000002.bin").unlink()
         with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002.bin': .*No such file"):
             ds[2]
-
-    def test_compressed_records(self, server: Server, tmp_path: Path) -> None:
-        folder = build(server, tmp_path / "dataset", "tfrecord", tfrecord_compression="gzip")
-        with pytest.raises(UsageError, match="no samples by number: make it without compression"):
-            any2ds.load(folder)[0]
 
     def test_a_format_without_files(self, server: Server, tmp_path: Path) -> None:
         folder = build(server, tmp_path / "dummy", "dummy")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from any2ds import download, parse_example, retry, verify
-from any2ds.core.errors import MissingExtra, OutputError
+from any2ds.core.errors import MissingExtra
 from any2ds.describe.inspect import inspect
 from any2ds.testing.server import Server, serve
 from tests.support.records import examples
 
 ROWS, PER_SHARD = 7, 3
-KINDS = [("tfrecord", "none"), ("tfrecord", "gzip"), ("arrayrecord", "none")]
+FORMATS = ["tfrecord", "arrayrecord"]
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +29,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def make(server: Server, out: Path, output_format: str, compression: str, **options: Any) -> Any:
+def make(server: Server, out: Path, output_format: str, **options: Any) -> Any:
     rows = [{"url": server.url(f"{n}.bin"), "caption": f"größe {n}"} for n in range(ROWS)]
     how = {"caption_col": "caption", "number_sample_per_shard": PER_SHARD, "distributor": "inline", "quiet": True}
-    how |= {"output_format": output_format, "tfrecord_compression": compression}
-    return download(rows, output_folder=out, **{**how, **options})
+    return download(rows, output_folder=out, **{"output_format": output_format, **how, **options})
 
 
 def data_of(out: Path, output_format: str) -> list[bytes]:
     return [example["data"][0] for path in sorted(out.glob(f"*.{output_format}")) for example in examples(path)]
 
 
-@pytest.mark.parametrize(("output_format", "compression"), KINDS)
-def test_a_garbled_or_cut_copy_is_found_and_made_again(
-    output_format: str, compression: str, server: Server, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_garbled_or_cut_copy_is_found_and_made_again(output_format: str, server: Server, tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "elsewhere" / "copy"
-    assert make(server, out, output_format, compression).successes == ROWS
+    assert make(server, out, output_format).successes == ROWS
     wanted = [(server.folder / f"{n}.bin").read_bytes() for n in range(ROWS)]
     assert data_of(out, output_format) == wanted
     shutil.copytree(out, copy)
@@ -63,25 +60,16 @@ def test_a_garbled_or_cut_copy_is_found_and_made_again(
     }
     assert verify(out).ok
     assert verify(copy, repair=True).repaired == (0, 1, 2)
-    assert make(server, copy, output_format, compression).successes == ROWS
+    assert make(server, copy, output_format).successes == ROWS
     for path in out.glob(f"*.{output_format}"):
         assert (copy / path.name).read_bytes() == path.read_bytes()
     assert verify(copy).ok
 
 
-def test_a_dataset_is_compressed_or_not(server: Server, tmp_path: Path) -> None:
-    make(server, tmp_path / "out", "tfrecord", "none")
-    with pytest.raises(OutputError, match="tfrecord_compression was 'none', now 'gzip'"):
-        make(server, tmp_path / "out", "tfrecord", "gzip")
-    make(server, tmp_path / "out", "tfrecord", "gzip", incremental_mode="overwrite")
-    assert (tmp_path / "out" / "00000.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
-    assert verify(tmp_path / "out").ok
-
-
 def test_without_its_library_nothing_is_verified_or_taken_for_wrong(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(server, tmp_path / "out", "tfrecord", "none")
+    make(server, tmp_path / "out", "tfrecord")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     monkeypatch.delitem(sys.modules, "any2ds.writers.formats.tfrecord")
     for asked in (verify, retry):
@@ -91,10 +79,10 @@ def test_without_its_library_nothing_is_verified_or_taken_for_wrong(
 
 
 def test_a_list_of_one_row_and_a_shard_of_failures(server: Server, tmp_path: Path) -> None:
-    for output_format, compression in KINDS:
-        out = tmp_path / f"{output_format}-{compression}"
+    for output_format in FORMATS:
+        out = tmp_path / output_format
         rows = [server.url("absent"), server.url("0.bin")]
-        how = {"output_format": output_format, "tfrecord_compression": compression, "number_sample_per_shard": 1}
+        how = {"output_format": output_format, "number_sample_per_shard": 1}
         assert download(rows, output_folder=out, distributor="inline", quiet=True, **how).successes == 1
         assert data_of(out, output_format) == [(server.folder / "0.bin").read_bytes()]
         assert verify(out).ok
@@ -102,7 +90,7 @@ def test_a_list_of_one_row_and_a_shard_of_failures(server: Server, tmp_path: Pat
 
 
 def test_the_values_of_a_record_are_to_be_had_without_tensorflow(server: Server, tmp_path: Path) -> None:
-    make(server, tmp_path / "out", "tfrecord", "none")
+    make(server, tmp_path / "out", "tfrecord")
     content = (tmp_path / "out" / "00001.tfrecord").read_bytes()
     record = content[12 : 12 + int.from_bytes(content[:8], "little")]
     found = parse_example(record)

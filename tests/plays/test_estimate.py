@@ -20,7 +20,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def estimated(play: Play, *arguments: str, **options: Any) -> dict[str, Any]:
-    return figures(play.run("estimate", *arguments, format="json", **{"host_delay": 0, **options}))
+    return figures(play.run("estimate", *arguments, json="-", **{"host_delay": 0, **options}))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_read_are_not_stored(trial: Play) -> None:
 
 def test_a_sample_of_the_list_is_fetched_into_a_dataset_of_its_own() -> None:
     play = Play(ROWS)
-    outcome = play.run("estimate", format="json", sample=5, sample_folder="sample", host_delay=0)
+    outcome = play.run("estimate", json="-", sample=5, sample_folder="sample", host_delay=0)
     found = figures(outcome)
     assert (found["list"]["rows"], found["list"]["hosts"], found["sample"]["rows"]) == (8, 1, 5)
     assert outcome.requests.total() == 5
@@ -80,7 +80,7 @@ def test_a_sample_of_the_list_is_fetched_into_a_dataset_of_its_own() -> None:
     again = estimated(play, from_dataset="sample")
     assert again["sample"]["outcomes"] == found["sample"]["outcomes"]
     assert again["sample"]["cpu_per_file"] == found["sample"]["cpu_per_file"]
-    figures(play.run("estimate", "list.jsonl", format="json", sample=3, sample_folder="sample", host_delay=0))
+    figures(play.run("estimate", "list.jsonl", json="-", sample=3, sample_folder="sample", host_delay=0))
     assert len(play.run("inspect").metadata) == 3
 
 
@@ -93,7 +93,7 @@ def test_a_folder_of_somebody_is_not_replaced(trial: Play) -> None:
 
 def test_a_host_is_asked_a_few_times_a_second_and_so_many_rows_as_that_allows() -> None:
     play = Play({f"{n}.jpg": "ok" for n in range(60)})
-    outcome = play.run("estimate", format="json", host_delay=0.5)
+    outcome = play.run("estimate", json="-", host_delay=0.5)
     assert "a sample of 20 rows into estimate-sample, at most 2 a second per host: about 10 s" in outcome.stderr
     times = sorted(request.at for request in play.web.requests)
     assert (outcome.requests.total(), figures(outcome)["sample"]["rows"]) == (20, 20)
@@ -182,7 +182,7 @@ def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long() -> None:
 
 
 def test_a_dataset_is_taken_as_the_sample(trial: Play) -> None:
-    outcome = trial.run("estimate", format="json", from_dataset="out", machines="1,3")
+    outcome = trial.run("estimate", json="-", from_dataset="out", machines="1,3")
     found = figures(outcome)
     assert outcome.requests.total() == 0
     assert found["sample"]["outcomes"] == {"success": 0.75, "http_404": 0.125, "http_503": 0.125}

@@ -486,7 +486,6 @@ def test_the_preset_of_img2dataset_makes_its_images_and_columns(output_format: s
         {"encode_format": "bmp"},
         {"encode_quality": 101, "encode_format": "jpg"},
         {"row_group_bytes": "1MB"},
-        {"tfrecord_compression": "gzip"},
         {"audio_format": "aiff"},
         {"unpack_max_bytes": 3},
         {"on_hash_mismatch": "drop"},

@@ -27,7 +27,8 @@ from PIL import Image
 
 import any2ds
 from any2ds import IncompleteRun
-from any2ds.config.options import GROUPS, InputOptions, ShareOptions, declared
+from any2ds.config.declare import declared
+from any2ds.config.options import GROUPS, InputOptions, ShareOptions
 from any2ds.core.errors import OptionError, RunError
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
@@ -167,12 +168,6 @@ def test_how_shards_are_made(built: Builds, server: Server) -> None:
     shards = [pq.ParquetFile(path) for path in (built.out / "000.parquet", built.out / "001.parquet")]
     assert [shard.num_row_groups for shard in shards] == [2, 1]
     assert b"Image" in shards[0].schema_arrow.metadata[b"huggingface"]
-
-
-@shows("tfrecord_compression")
-def test_records_are_compressed(built: Builds, server: Server) -> None:
-    built(server.url("picture.jpg"), output_format="tfrecord", tfrecord_compression="gzip")
-    assert (built.out / "00000.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
 
 
 @shows("metadata_format", "file_ext", "compute_md5", "compute_hash")

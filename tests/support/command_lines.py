@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.config.commands import COMMANDS
-from any2ds.config.options import OptionInfo, declared
-from any2ds.config.parsers import accepted_by
+from any2ds.config.declare import Option, declared
 from any2ds.testing.pixel import png
 from any2ds.testing.processes import LONG
 from any2ds.testing.server import serve
@@ -155,13 +154,13 @@ def _positional(rng: random.Random, place: str, is_new: bool) -> str:
     return rng.choice(usual.get(place, ("new",))) if rng.random() < 0.95 else rng.choice(_PATHS)
 
 
-def _needed(info: OptionInfo) -> list[str]:
+def _needed(info: Option) -> list[str]:
     """What the option has no effect without: names of options, some with a value."""
     needs = [re.split(r", | or ", need)[0] for need in info.needs.split(" and ") if not need.startswith("not ")]
     return [need.partition("|")[0] for need in needs if need and "*" not in need and "wandb" not in need]
 
 
-def _words(rng: random.Random, info: OptionInfo) -> list[str]:
+def _words(rng: random.Random, info: Option) -> list[str]:
     name = rng.choice([info.name, info.name, info.name.replace("_", "-")])
     if info.is_flag:
         flag = [f"--{name}", f"--{name}", f"--no{name}", f"--no_{name}", f"--{name}=False", f"--{name}=off"]
@@ -170,17 +169,17 @@ def _words(rng: random.Random, info: OptionInfo) -> list[str]:
     return rng.choice([[f"--{name}={value}"], [f"--{name}={value}"], [f"--{name}", value]])
 
 
-def _value(rng: random.Random, info: OptionInfo) -> str:
+def _value(rng: random.Random, info: Option) -> str:
     """A value that the option's own parser takes, at times one that it may not take."""
     values = _values(info)
     good = [value for value in values if _takes(info, value)] if rng.random() < 0.93 else []
     return rng.choice(good or values)
 
 
-def _values(info: OptionInfo) -> Sequence[str]:
+def _values(info: Option) -> Sequence[str]:
     if info.name in _OWN:
         return _OWN[info.name]
-    if "Path" in accepted_by(info.parse) or info.name in ("url_list", "recipe"):
+    if "Path" in info.accepts or info.name in ("url_list", "recipe"):
         return _PATHS
     if info.choices:
         known = [choice for choice in info.choices if choice != "wandb"]
@@ -198,7 +197,7 @@ def _values(info: OptionInfo) -> Sequence[str]:
     return (*_NUMBERS, *_SIZES, *_TEXTS)
 
 
-def _takes(info: OptionInfo, text: str) -> bool:
+def _takes(info: Option, text: str) -> bool:
     try:
         info.parse(text)
     except Exception:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Iterator
 from functools import cache
@@ -76,8 +75,6 @@ def _arrayrecord(path: Path) -> list[bytes]:
 
 def _tfrecord(path: Path) -> Iterator[bytes]:
     content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
     place = 0
     while place < len(content):
         length, of_length = struct.unpack_from("<QI", content, place)

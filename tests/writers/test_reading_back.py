@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard
 from any2ds.testing.writing import WriterContract, read
@@ -43,12 +42,6 @@ class TestDummy(WriterContract):
 class TestTfrecord(WriterContract):
     writer = TfrecordWriter
     has_end = False
-
-
-class TestTfrecordInGzip(WriterContract):
-    writer = TfrecordWriter
-    options = OutputOptions(tfrecord_compression="gzip")
-    has_end = False  # for an empty file it may be one that is not compressed
 
 
 class TestArrayrecord(WriterContract):

@@ -1,6 +1,5 @@
 """Shards of records: as the formats are published, the same to the byte each time, in bounded memory, and damaged."""
 
-import gzip
 import importlib
 import random
 import struct
@@ -25,12 +24,9 @@ from any2ds.core.samples import Sample
 from any2ds.testing.writing import read
 from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
-from tests.support.records import examples
 
-GZIP = OutputOptions(tfrecord_compression="gzip")
 KINDS: list[tuple[Any, OutputOptions]] = [
     (TfrecordWriter, OutputOptions()),
-    (TfrecordWriter, GZIP),
     (ArrayrecordWriter, OutputOptions()),
 ]
 
@@ -87,29 +83,7 @@ def test_the_same_samples_give_the_same_bytes_however_they_came(
     assert keys_and_sizes(kind, tmp_path / "a") == [(f"{2 * n + 1:04d}", len(data)) for n, data in enumerate(contents)]
 
 
-def test_a_compressed_file_is_smaller_and_names_neither_time_nor_file(tmp_path: Path) -> None:
-    for name, options in (("plain.tfrecord", OutputOptions()), ("gzip.tfrecord", GZIP)):
-        write(TfrecordWriter, tmp_path / name, [StoredBody.of(b"again " * 1000)] * 50, options)
-    packed = (tmp_path / "gzip.tfrecord").read_bytes()
-    assert len(packed) * 5 < (tmp_path / "plain.tfrecord").stat().st_size
-    assert packed[3:8] == bytes(5)  # flags, time
-    assert gzip.decompress(packed) == (tmp_path / "plain.tfrecord").read_bytes()
-    assert examples(tmp_path / "gzip.tfrecord") == examples(tmp_path / "plain.tfrecord")
-
-
-def test_a_first_record_whose_length_begins_like_a_gzip_file(tmp_path: Path) -> None:
-    """1f 8b is 35 615 + n * 65 536 bytes."""
-    for size in range(35_000, 35_615):
-        write(TfrecordWriter, tmp_path / "0", [StoredBody.of(bytes(size))], OutputOptions())
-        if (tmp_path / "0").read_bytes()[:2] == b"\x1f\x8b":
-            break
-    else:
-        raise AssertionError("no size has made it")
-    assert keys_and_sizes(TfrecordWriter, tmp_path / "0") == [("0001", size)]
-
-
-@pytest.mark.parametrize("options", [OutputOptions(), GZIP])
-def test_huge_files_are_written_in_pieces(options: OutputOptions, tmp_path: Path) -> None:
+def test_huge_files_are_written_in_pieces(tmp_path: Path) -> None:
     size = 40_000_000
     chance = random.Random(0)
     noise = chance.randbytes(1 << 20)
@@ -118,7 +92,7 @@ def test_huge_files_are_written_in_pieces(options: OutputOptions, tmp_path: Path
         return StoredBody(size, lambda offset, wanted: noise[:wanted])
 
     tracemalloc.start()
-    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"first"), body(), StoredBody.of(b"last")], options)
+    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"first"), body(), StoredBody.of(b"last")], OutputOptions())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16_000_000
@@ -126,11 +100,10 @@ def test_huge_files_are_written_in_pieces(options: OutputOptions, tmp_path: Path
         assert len(data) == wanted
         assert data[:4] in (b"firs", noise[:4], b"last")
     content = bytearray((tmp_path / "0").read_bytes())
-    if options.tfrecord_compression != "gzip":
-        content[30_000_000] ^= 1
-        (tmp_path / "0").write_bytes(content)
-        with pytest.raises(DamagedShard, match="garbled"):
-            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+    content[30_000_000] ^= 1
+    (tmp_path / "0").write_bytes(content)
+    with pytest.raises(DamagedShard, match="garbled"):
+        keys_and_sizes(TfrecordWriter, tmp_path / "0")
     (tmp_path / "0").write_bytes(content[:30_000_000])
     with pytest.raises(DamagedShard):
         keys_and_sizes(TfrecordWriter, tmp_path / "0")

@@ -26,7 +26,7 @@ _MOST_PIXELS = 2**30  # what OpenCV decodes, and so what img2dataset does when i
 
 
 class Img2dataset:
-    """A Recipe."""
+    """A Preset."""
 
     options: Mapping[str, Foreign] = {
         "image_size": Foreign("pixels that images are resized to: file_size", "256"),

@@ -16,7 +16,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from any2ds.config.options import ParsedOptions, VerifyOptions
+from any2ds.config.datasets import VerifyOptions
+from any2ds.config.options import ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, shard_count

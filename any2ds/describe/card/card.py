@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.config.command_line import build_command, download_command
-from any2ds.config.options import CardOptions, ParsedOptions
+from any2ds.config.datasets import CardOptions
+from any2ds.config.options import ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable

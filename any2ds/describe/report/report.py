@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from any2ds.config.options import ParsedOptions, ReportOptions
+from any2ds.config.datasets import ReportOptions
+from any2ds.config.options import ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted

@@ -173,9 +173,7 @@ def _pattern(run: RunInfo, done: Collection[int]) -> str | None:
 def _has_numbers(run: RunInfo) -> bool:
     """Whether samples of this format can be read by their number, as `any2ds.load` does it."""
     made = run.made
-    return made is not None and (
-        plugins.load("writers", made.output_format).shard is not None and made.tfrecord_compression != "gzip"
-    )
+    return made is not None and plugins.load("writers", made.output_format).shard is not None
 
 
 def _types(exts: Mapping[str, int]) -> dict[str, int]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from any2ds.core.errors import DamagedShard, access_text
 from any2ds.storage.disk.regular import open_regular
@@ -32,7 +31,7 @@ class LocalData(ShardData):
 
     def read(self, start: int, size: int) -> bytes:
         try:
-            with self._opened() as file:
+            with open_regular(self._path) as file:
                 file.seek(start)
                 found = file.read(size)
         except OSError as error:
@@ -40,9 +39,6 @@ class LocalData(ShardData):
         if len(found) != size:
             raise DamagedShard(f"it ends at byte {start + len(found):,}, where a sample goes on to {start + size:,}")
         return found
-
-    def _opened(self) -> AbstractContextManager[IO[bytes]]:
-        return open_regular(self._path)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
         return [(self.read(start, size), 0) for start, size in ranges]

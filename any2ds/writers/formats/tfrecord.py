@@ -6,52 +6,37 @@ A record is its length (8 bytes, little-endian), the masked CRC32C of that, the 
 
 from __future__ import annotations
 
-import gzip
 import os
-import shutil
 import struct
-import tempfile
-import zlib
 from array import array
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from google_crc32c import extend, value
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, UsageError, access_text
+from any2ds.core.errors import DamagedShard, access_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.storage.disk.regular import open_regular
 from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
 from any2ds.writers.formats import _offsets
 from any2ds.writers.formats._records import ExampleWriter, RecordDecoder, files_in
-from any2ds.writers.formats._shard import LocalData, SpanShard, decoder_of
+from any2ds.writers.formats._shard import SpanShard, decoder_of
 
 _LENGTH, _CRC, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
-_GZIP = b"\x1f\x8b"
-
 
 INDEX_END = ".tfrecord.idx"
 """The file beside the data that says where each record begins, and at last where the file ends, as that of a tar does
-(`_offsets`). It is empty where the data are compressed, since no record can be had by itself then."""
+(`_offsets`)."""
 
 
 class TfrecordShard(SpanShard):
-    """Records by number; the checksum of each is compared. Compressed ones are unpacked where all of them are read."""
+    """Records by number; the checksum of each is compared."""
 
     def __init__(self, data: ShardData, fields: Fields = ALL_FIELDS) -> None:
-        index = data.index(INDEX_END, _index_of)
-        if not index:
-            if not _is_gzip(data.read(0, min(_HEADER.size, data.size))):
-                raise DamagedShard("its index is empty")
-            if not isinstance(data, LocalData):
-                raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
-            data = _Unpacked(data.local())
-            index = _index_in(data.file)
         try:
-            super().__init__(data, _offsets.unpack(index))
+            super().__init__(data, _offsets.unpack(data.index(INDEX_END, _index_of)))
         except ValueError as error:
             raise DamagedShard(f"its index cannot be read: {error}") from error
         self._decoder = decoder_of(RecordDecoder, fields)
@@ -71,30 +56,8 @@ class TfrecordShard(SpanShard):
         return record
 
 
-class _Unpacked(LocalData):
-    """A compressed file, in a temporary one for as long as this object lives."""
-
-    def __init__(self, path: Path) -> None:
-        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed with this object
-        super().__init__(path)
-        try:
-            with gzip.open(path) as packed:
-                shutil.copyfileobj(packed, self.file, 1 << 20)
-            self.file.flush()
-        except (OSError, EOFError, zlib.error) as error:
-            raise DamagedShard(access_text(error)) from error
-        self.size = self.file.tell()
-
-    def __del__(self) -> None:
-        self.file.close()
-
-    def _opened(self) -> AbstractContextManager[IO[bytes]]:
-        return nullcontext(self.file)
-
-
 def _index_of(path: Path) -> bytes:
-    """The index of a file; b"" for a compressed one. A file that ends between two records is a shorter one: nobody can
-    tell. Raises DamagedShard."""
+    """The index of a file. One that ends between two records is a shorter one: nobody can tell. Raises DamagedShard."""
     try:
         with open_regular(path) as file:
             return _index_in(file)
@@ -109,8 +72,6 @@ def _index_in(file: IO[bytes]) -> bytes:
         file.seek(at)
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size or masked(value(header[:8])) != header[8:]:
-            if _is_gzip(header) and not at:
-                return b""
             raise DamagedShard(f"no record begins at byte {at:,}, or its length is garbled")
         offsets.append(at)
         at += _HEADER.size + _HEADER.unpack(header)[0] + _CRC.size
@@ -118,11 +79,6 @@ def _index_in(file: IO[bytes]) -> bytes:
         raise DamagedShard(f"its last record ends at byte {at:,}, and the file at {size:,}")
     offsets.append(at)
     return _offsets.pack(offsets)
-
-
-def _is_gzip(start: bytes) -> bool:
-    """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
-    return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]
 
 
 def masked(crc: int) -> bytes:
@@ -137,11 +93,8 @@ class TfrecordWriter(ExampleWriter):
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         super().__init__(metadata, options.data_column)
-        self._raw = path.open("wb", buffering=1 << 18)
-        self._file: IO[bytes] = self._raw
+        self._file = path.open("wb", buffering=1 << 18)
         self._index_path, self._index, self._at = path.with_name(f"{path.stem}{INDEX_END}"), array("Q"), 0
-        if options.tfrecord_compression == "gzip":  # without name and time: same samples, same bytes
-            self._file = cast(IO[bytes], gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._raw, mtime=0))
 
     def _put(self, head: bytes, size: int, chunks: Iterable[bytes | memoryview]) -> None:
         write = self._file.write
@@ -156,10 +109,10 @@ class TfrecordWriter(ExampleWriter):
         self._at += _HEADER.size + len(head) + size + _CRC.size
 
     def close(self) -> None:
-        with self._raw, self._file:
+        with self._file:
             self.flush()
         self._index.append(self._at)
-        self._index_path.write_bytes(_offsets.pack(self._index) if self._file is self._raw else b"")
+        self._index_path.write_bytes(_offsets.pack(self._index))
 
 
 PART = TfrecordWriter

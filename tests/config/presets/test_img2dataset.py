@@ -12,8 +12,10 @@ from any2ds import download
 from any2ds.cli import parse
 from any2ds.config import presets
 from any2ds.config.commands import COMMANDS
+from any2ds.config.datasets import RETRY_GROUPS
+from any2ds.config.declare import declared
 from any2ds.config.help import help_text
-from any2ds.config.options import RETRY_GROUPS, Config, declared, parse_groups
+from any2ds.config.options import GROUPS, Config, parse_groups
 from any2ds.core.errors import OptionError
 from any2ds.core.version import USER_AGENT
 
@@ -208,7 +210,7 @@ def test_help_shows_its_names_and_defaults() -> None:
 
 
 def test_no_name_of_its_is_one_of_ours() -> None:
-    ours = {info.name for info in declared()}
+    ours = {info.name for info in declared(GROUPS)}
     recipe = presets.find("img2dataset")
     assert recipe is not None
     assert not ours & set(recipe.options)

@@ -88,12 +88,6 @@ def test_parts_of_a_dataset(output_format: str, chosen: dict[str, str], dataset:
     assert sorted(keys(ds.to_tf(shuffle=True))) == sorted(ds.keys)
 
 
-def test_compressed_tfrecord_has_no_numbers(dataset: Made) -> None:
-    dataset("tfrecord", tfrecord_compression="gzip")
-    with pytest.raises(UsageError, match="gzip-compressed"):
-        any2ds.load("dataset")[0]
-
-
 def test_the_layout_of_img2dataset(dataset: Made) -> None:
     """The feature of the file is called as its extension."""
     made = dataset("tfrecord", preset="img2dataset", disable_all_reencoding=True)

@@ -30,13 +30,6 @@ def test_records_are_parsed_as_the_page_says(dataset: Made, readme: Made) -> Non
     assert found == {content: made.captions[key] for key, content in made.files.items()}
 
 
-def test_compressed_records_are_read_too(dataset: Made, readme: Made) -> None:
-    made = dataset("tfrecord", tfrecord_compression="gzip")
-    compressed = {"tf.data.TFRecordDataset,": 'lambda path: tf.data.TFRecordDataset(path, compression_type="GZIP"),'}
-    samples = readme("Without any2ds", replace=compressed, name="tensorflow.md")["samples"]
-    assert sorted(sample["data"].numpy() for sample in samples) == sorted(made.files.values())
-
-
 def test_every_feature_is_in_every_record_with_its_type(dataset: Made) -> None:
     made = dataset("tfrecord")
     features = {

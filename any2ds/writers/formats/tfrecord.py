@@ -14,7 +14,6 @@ import tempfile
 import zlib
 from array import array
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -49,7 +48,7 @@ class TfrecordShard(SpanShard):
             if not isinstance(data, LocalData):
                 raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
             data = _Unpacked(data.local())
-            index = _index_in(data.file)
+            index = data.records
         try:
             super().__init__(data, _offsets.unpack(index))
         except ValueError as error:
@@ -75,21 +74,15 @@ class _Unpacked(LocalData):
     """A compressed file, in a temporary one for as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
-        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed with this object
         super().__init__(path)
+        self.file = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - closed with this object
         try:
             with gzip.open(path) as packed:
                 shutil.copyfileobj(packed, self.file, 1 << 20)
-            self.file.flush()
+            self.size = self.file.tell()
+            self.records = _index_in(self.file)
         except (OSError, EOFError, zlib.error) as error:
             raise DamagedShard(access_text(error)) from error
-        self.size = self.file.tell()
-
-    def __del__(self) -> None:
-        self.file.close()
-
-    def _opened(self) -> AbstractContextManager[IO[bytes]]:
-        return nullcontext(self.file)
 
 
 def _index_of(path: Path) -> bytes:
@@ -104,7 +97,7 @@ def _index_of(path: Path) -> bytes:
 
 def _index_in(file: IO[bytes]) -> bytes:
     offsets = array("Q")
-    size, at = os.fstat(file.fileno()).st_size, 0
+    size, at = file.seek(0, os.SEEK_END), 0
     while at < size:
         file.seek(at)
         header = file.read(_HEADER.size)

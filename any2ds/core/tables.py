@@ -24,6 +24,22 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
+
+
+def is_bytes(type: pa.DataType) -> bool:
+    of = pa.types
+    return bool(
+        of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type) or of.is_binary_view(type)
+    )
+
+
+def is_list(type: pa.DataType) -> bool:
+    of = pa.types
+    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
+
+
 def to_json(value: Any) -> bytes:
     return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
 

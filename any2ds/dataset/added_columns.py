@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 
 from any2ds.core.layout import COLUMNS_FOLDER, segment_file
-from any2ds.dataset.shards import ShardTable
+from any2ds.dataset.shards import ShardEntry, ShardTable
 from any2ds.storage.folders import OutputFolder
 
 _GARBLED = (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError, pa.ArrowException)
@@ -73,10 +73,25 @@ class AddedColumns:
         }
         return orjson.dumps(content)
 
+    def table(self, shard_id: int) -> AddedTable | None:
+        """The table of a shard, which counts if the shard has the same figures still; None for a shard made later."""
+        if (mark := self.marks.get(shard_id)) is None:
+            return None
+        return AddedTable(table_name(self.folder, shard_id), mark, tuple(self.schema.names))
+
     def tables(self, shards: ShardTable) -> dict[int, str]:
         """Shard -> its metadata with the added columns, for shards that are still the same."""
         same = (shard_id for shard_id, mark in marks_of(shards).items() if self.marks.get(shard_id) == mark)
         return {shard_id: table_name(self.folder, shard_id) for shard_id in same}
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTable:
+    """The metadata of one shard with the added columns."""
+
+    name: str
+    mark: Sequence[int]  # see `mark_of`
+    columns: tuple[str, ...]  # that were added
 
 
 def dataset_id(output: OutputFolder) -> str:
@@ -93,3 +108,8 @@ def marks_of(shards: ShardTable) -> dict[int, list[int]]:
     """Shard -> figures that differ after it was made anew, unless it is the same again."""
     columns = zip(*(shards.column(name) for name in _MARKS), strict=True)
     return {shard_id: list(mark) for shard_id, mark in zip(shards.ids, columns, strict=True)}
+
+
+def mark_of(shard: ShardEntry) -> list[int]:
+    """The figures of one shard, as `marks_of` has them."""
+    return [getattr(shard, name) for name in _MARKS]

@@ -109,20 +109,11 @@ class RecipeFile:
         """Name -> content of the files for TFDS, as `tfds.files`: with all features, splits and names of classes."""
         if not tfds.names_for(options):
             return {}
-        shards = 1 + max((entry.shard_id for entry in entries), default=-1)
-        template = tfds.shard_template(options.layout, shards)
-        file_name = f"{template}.{options.output_format}"
-        splits = [
-            tfds.split_info(split.name, self._entries_of(split, entries), shards, file_name)
-            for split in (self.splits if template is not None else ())
-        ]
+        splits = {split.name: self._entries_of(split, entries) for split in self.splits}
         info = {
-            "name": self.name,
-            "version": self.version,
+            **tfds.dataset_info(self.name, self.version, splits, entries, options),
             "description": self.description,
             "citation": self.citation,
-            "fileFormat": tfds.FORMATS[options.output_format],
-            "splits": splits,
             "moduleName": self.module,
             "disableShuffling": self.disable_shuffling,
             "downloadSize": str(self.download_bytes),

@@ -43,8 +43,9 @@ _SCHEMA = pa.schema([*((name, pa.int64()) for name in _NUMBERS), *((name, pa.bin
 _LINE = (
     r'\{"url":"[^"]*","nsamples":(?P<samples>\d+),"filesize":(?P<data_bytes>\d+),"shard_id":(?P<shard_id>\d+)'
     r',"count":(?P<count>\d+),"bytes":(?P<bytes>\d+),"exts":(?P<exts>\{[^{}]*\})(?:,"splits":(?P<splits>\{[^{}]*\}))?'
-    r'(?:,"replaces":(?P<replaces>\d+))?\},?\n'
+    r'(?:,"replaces":(?P<replaces>\d+))?\},?'
 )
+_END = b"]}\n"  # the last line
 _BLOCK_BYTES = 1 << 20  # of the list, parsed at once
 _ROWS_AT_ONCE = 10_000
 
@@ -134,9 +135,9 @@ class ShardTable:
     @cached_property
     def totals(self) -> Totals:
         exts: Counter[str] = Counter()
-        for packed, times in Counter(self.arrow["exts"].to_pylist()).items():
-            for ext, files in _unpacked(packed).items():
-                exts[ext] += files * times
+        for each in pc.value_counts(self.arrow["exts"]).to_pylist():
+            for ext, files in _unpacked(each["values"]).items():
+                exts[ext] += files * each["counts"]
         sums = {name: pc.sum(self.arrow[name]).as_py() or 0 for name in _NUMBERS}
         rows = sums["count"] - sums["replaces"]
         return Totals(len(self), rows, sums["samples"], sums["bytes"], dict(exts.most_common()))
@@ -192,7 +193,7 @@ def to_json(table: ShardTable, options: OutputOptions, is_open: bool) -> bytes:
             **({"replaces": entry.replaces} if entry.replaces else {}),
         }
         lines.write(orjson.dumps(line))
-    lines.write(b"\n]}\n")
+    lines.write(b"\n" + _END)
     totals = table.totals
     head = {
         **(_WIDS if extension == "tar" else {}),
@@ -210,18 +211,20 @@ def to_json(table: ShardTable, options: OutputOptions, is_open: bool) -> bytes:
 
 def _batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """The shards on the lines behind the first one."""
-    while lines := file.readlines(_BLOCK_BYTES):
-        is_last = lines[-1].startswith(b"]")
-        found = pc.extract_regex(pa.array(lines[:-1] if is_last else lines, pa.binary()), f"^{_LINE}$")
+    while block := file.read(_BLOCK_BYTES):
+        block += file.readline()
+        if not (block := block.removesuffix(_END).removesuffix(b"\n")):
+            return
+        # A value of Python would make pyarrow load pandas where it is installed: as much work as half of the list.
+        ends = pa.py_buffer(array("i", (0, len(block))))
+        lines = pc.split_pattern(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(block)]), b"\n")
+        found = pc.extract_regex(lines.flatten(), f"^{_LINE}$")
         if found.null_count:
             raise ValueError("a line of the list of shards cannot be understood")
         texts = dict(zip((each.name for each in found.type), found.flatten(), strict=True))
-        replaces = texts["replaces"]
-        texts["replaces"] = pc.if_else(pc.equal(replaces, b""), b"0", replaces)
+        texts["replaces"] = pc.replace_substring_regex(texts["replaces"], "^$", "0")
         numbers = [texts[name].cast(pa.string()).cast(pa.int64()) for name in _NUMBERS]
         yield pa.RecordBatch.from_arrays([*numbers, *(texts[name] for name in _COUNTS)], schema=_SCHEMA)
-        if is_last:
-            return
 
 
 def _packed(counts: Mapping[str, int]) -> bytes:

@@ -20,6 +20,7 @@ from any2ds.core.errors import redacted
 from any2ds.core.layout import TFDS_FEATURES, TFDS_INFO, Layout
 from any2ds.core.metadata import MOST_SPLITS, without_credentials
 from any2ds.core.metadata import SPLIT as SPLIT_COLUMN
+from any2ds.core.tables import is_bytes
 
 if TYPE_CHECKING:
     from any2ds.dataset.shards import ShardEntry
@@ -70,21 +71,27 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
     """
     if schema is None or not names_for(options):
         return {}
-    shards = 1 + max((entry.shard_id for entry in entries), default=-1)
-    template = shard_template(options.layout, shards)
     of_splits, problem = _by_split(entries, has_column=SPLIT_COLUMN in schema.names)
-    info = {
-        "name": dataset_name(options.output_folder),
-        "version": VERSION,
-        "description": _MADE + problem if template else _TOO_LONG,
-        "fileFormat": FORMATS[options.output_format],
-        "splits": [
-            split_info(name, own, shards, f"{template}.{options.output_format}")
-            for name, own in (of_splits if template else {}).items()
-        ],
-    }
+    info = dataset_info(dataset_name(options.output_folder), VERSION, of_splits, entries, options)
+    info["description"] = _MADE + problem if info["splits"] else _TOO_LONG
     exts, samples = sum((Counter(entry.exts) for entry in entries), Counter[str]()), sum(e.samples for e in entries)
     return {TFDS_FEATURES: to_json(features(schema, _files_in(schema, exts, samples))), TFDS_INFO: to_json(info)}
+
+
+def dataset_info(
+    name: str,
+    version: str,
+    splits: Mapping[str, Sequence[ShardEntry]],
+    entries: Sequence[ShardEntry],
+    options: OutputOptions,
+) -> dict[str, Any]:
+    """What dataset_info.json says of each dataset, with the shards of each of its splits; no splits where shard numbers
+    are too long."""
+    shards = 1 + max((entry.shard_id for entry in entries), default=-1)
+    template = shard_template(options.layout, shards)
+    file_name = f"{template}.{options.output_format}"
+    described = [_split_info(split, own, shards, file_name) for split, own in splits.items()] if template else []
+    return {"name": name, "version": version, "fileFormat": FORMATS[options.output_format], "splits": described}
 
 
 def _files_in(schema: pa.Schema, exts: Mapping[str, int], samples: int) -> dict[str, bool]:
@@ -130,7 +137,7 @@ def split_of(entry: ShardEntry, names: re.Pattern[str]) -> str:
     return name
 
 
-def split_info(name: str, entries: Sequence[ShardEntry], shards: int, template: str) -> dict[str, Any]:
+def _split_info(name: str, entries: Sequence[ShardEntry], shards: int, template: str) -> dict[str, Any]:
     """A split in dataset_info.json, with the samples of each of so many `shards`. One without any is to TFDS an empty
     one, whose file it does not look for."""
     lengths = ["0"] * shards
@@ -188,14 +195,7 @@ def _feature(type: pa.DataType) -> dict[str, Any]:
         return _scalar("bool" if pa.types.is_boolean(type) else "int64")
     if found.kind == "float":
         return _scalar("float32")
-    return _bytes() if _is_binary(type) else class_of("text_feature.Text", text={})
-
-
-def _is_binary(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(
-        of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type) or of.is_binary_view(type)
-    )
+    return _bytes() if is_bytes(type) else class_of("text_feature.Text", text={})
 
 
 def _scalar(dtype: str, name: str = "scalar.Scalar") -> dict[str, Any]:

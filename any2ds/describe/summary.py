@@ -62,7 +62,8 @@ class TypeFigures:
 class SameBytes:
     """Files that are the same bytes under several URLs."""
 
-    url: str  # of one of them, without credentials
+    key: str  # of one of them
+    url: str  # the same, without credentials
     files: int
 
 
@@ -234,7 +235,7 @@ def summarize(
             for name, counts in metadata.labels.items()
         },
         repeated=repeated,
-        same_bytes=tuple(SameBytes(shown_url(url), files) for url, files in groups),
+        same_bytes=tuple(SameBytes(shown(key, 100), shown_url(url or ""), files) for key, url, files in groups),
         metadata_rows=tuple(_rows(metadata, rows)),
         options=_plain(dataset.run.options) if dataset.run else {},
         given=tuple(dataset_options(dataset.run.given)) if dataset.run else (),

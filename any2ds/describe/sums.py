@@ -117,7 +117,7 @@ class MetadataSums:
         self._dataset, self._members, self._most_samples = dataset, dataset.members, samples
         self._labels: dict[str, Counter[Any] | None] = {}  # column -> value -> samples; None: it has too many values
         self._hashes: list[pa.Array] = []
-        self._urls_by_hash: dict[str, str] = {}
+        self._samples_by_hash: dict[str, tuple[str, str]] = {}  # key and URL of one of the samples with these bytes
         self._values: dict[str, list[pa.Array]] = defaultdict(list)
         self._retried: set[str] = set()  # keys of rows that stand in a later shard, with their last outcome
 
@@ -155,13 +155,15 @@ class MetadataSums:
             if 2 * len(counts) <= counts.total()
         }
 
-    def repeated(self, most_groups: int) -> tuple[int, list[tuple[str, int]]]:
-        """How many files are the same bytes as another one before, and the URL and size of the largest groups."""
+    def repeated(self, most_groups: int) -> tuple[int, list[tuple[str, str, int]]]:
+        """How many files are the same bytes as another one before; and of the largest groups key and URL of a sample,
+        and size."""
         counts = pc.value_counts(pa.chunked_array(self._hashes, pa.string()))
         number = counts.field("counts")
         several = counts.filter(pc.greater(number, 1))
         groups = sorted(several.to_pylist(), key=lambda group: -group["counts"])
-        found = [(self._urls_by_hash.get(group["values"]) or "", group["counts"]) for group in groups[:most_groups]]
+        known = self._samples_by_hash
+        found = [(*known.get(group["values"], ("", "")), group["counts"]) for group in groups[:most_groups]]
         return sum(group["counts"] - 1 for group in groups), found
 
     def _read_shard(self, files: ShardFiles, chance: random.Random, ends: float) -> None:
@@ -261,13 +263,15 @@ class MetadataSums:
             self.hosts[name][code] += pair["counts"]
 
     def _add_hashes(self, stored: pa.Table) -> None:
-        name = next((name for name in _HASHES if name in stored.schema.names), None)
+        names = stored.schema.names
+        name = next((name for name in _HASHES if name in names and "key" in names), None)
         if name is None or not pa.types.is_string(stored.schema.field(name).type):
             return
         hashes = pc.utf8_slice_codeunits(stored[name], 0, _HASH_CHARACTERS)
         self._hashes += hashes.drop_null().chunks
-        if len(self._urls_by_hash) < _MOST_ROWS // 10:
-            self._urls_by_hash.update(zip(hashes.to_pylist(), stored["url"].to_pylist(), strict=True))
+        if len(self._samples_by_hash) < _MOST_ROWS // 10:
+            samples = zip(stored["key"].to_pylist(), stored["url"].to_pylist(), strict=True)
+            self._samples_by_hash.update(zip(hashes.to_pylist(), samples, strict=True))
 
     def _add_labels(self, stored: pa.Table) -> None:
         for name, counts in self._labels.items():

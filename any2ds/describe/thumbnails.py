@@ -12,9 +12,10 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import STORED_BYTES, stored_rows
+from any2ds.core.samples import row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
@@ -34,6 +36,7 @@ from any2ds.load.copies import ShardCopies
 from any2ds.load.opened import OpenShards
 from any2ds.load.shards import ShardSet
 from any2ds.writers.contract import Fields
+from any2ds.writers.formats._shard import LocalData
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ _COLUMNS = ("key", "url", "caption", "ext", "mime_type", "bytes", STORED_BYTES.n
 
 Sample = Mapping[str, Any]
 """A sample as `load` gives it."""
+Draw = Callable[[pa.Table], pa.Array]
+"""Numbers of the rows to show, of the metadata of a shard's samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +71,34 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     """Up to `count` samples, the same for the same `seed`, in the order of the dataset; fewer if there are no more, or
     time is up, in which the start of the process that decodes does not count. What cannot be read is left out: whether
     a dataset is whole is another question."""
-    finished = sample.dataset.finished
-    chance = random.Random(seed)
+    finished, chance = sample.dataset.finished, random.Random(seed)
     table = sample.table
     samples = dict(zip(table.ids, table.column("samples"), strict=True)) if table is not None else {}
     if samples:
         finished = finished.only(number for number, count in samples.items() if count)
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
-    picked = [finished[number] for number in chosen]
-    shares = _shares([samples.get(files.shard_id, 0) for files in picked], count, chance)
+    picked = [finished.ids[number] for number in chosen]
+    shares = _shares([samples.get(shard_id, 0) for shard_id in picked], count, chance)
+    draws = {
+        shard_id: partial(_drawn, share, random.Random(f"{seed} {shard_id}"))
+        for shard_id, share in zip(picked, shares, strict=True)
+        if share
+    }
+    return _made(sample, draws, seconds)[:count]
+
+
+def thumbnails_of(sample: ShardSample, keys: Collection[str], seconds: float = 30.0) -> dict[str, Thumbnail]:
+    """The samples with these keys, as far as they lie in the shards of their keys, and can be read in time."""
+    layout, wanted = sample.dataset.layout, pa.array(keys, pa.string())
+    places = [layout.place_of(row_key(key)) for key in keys] if layout is not None else []
+    shard_ids = {place[0] for place in places if place is not None}
+    draws = dict.fromkeys(shard_ids, lambda table: pc.indices_nonzero(pc.is_in(table["key"], wanted)))
+    return {found.key: found for found in _made(sample, draws, seconds)}
+
+
+def _made(sample: ShardSample, draws: Mapping[int, Draw], seconds: float) -> list[Thumbnail]:
+    """The samples that are drawn of each shard, by its number."""
+    picked = list(sample.dataset.finished.only(draws))
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[list[Thumbnail]] = [[] for _ in picked]
     with tempfile.TemporaryDirectory(prefix="any2ds-", ignore_cleanup_errors=True) as copies, PreviewPool() as previews:
@@ -84,13 +108,18 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
                 previews.start(totals.exts, (totals.bytes or math.inf) / totals.samples)
             maker = _ThumbnailMaker(sample.dataset, picked, previews, Path(copies), time.monotonic() + seconds)
             todo = [
-                pool.submit(maker.make, place, share, random.Random(f"{seed} {picked[place].shard_id}"), found[place])
-                for place, share in enumerate(shares)
+                pool.submit(maker.make, place, draws[files.shard_id], found[place])
+                for place, files in enumerate(picked)
             ]
             wait(todo, seconds + _GRACE)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    return list(itertools.chain.from_iterable(found))[:count]
+    return list(itertools.chain.from_iterable(found))
+
+
+def _drawn(count: int, chance: random.Random, table: pa.Table) -> pa.Array:
+    """The numbers of up to `count` rows, in order."""
+    return pa.array(sorted(chance.sample(range(len(table)), min(count, len(table)))), pa.int64())
 
 
 def _shares(samples: Sequence[int], count: int, chance: random.Random) -> list[int]:
@@ -127,9 +156,9 @@ class _ThumbnailMaker:
             starts=array("Q", bytes(8 * (len(picked) + 1))),
             data_bytes=array("Q", bytes(8 * len(picked))),
         )
-        self._opened = OpenShards(
-            shards, Fields(schema=self._schema(), data_column=column), ShardCopies(copies, _MOST_COPIED)
-        )
+        self._fields = Fields(schema=self._schema(), data_column=column)
+        self._opened = OpenShards(shards, self._fields, ShardCopies(copies, _MOST_COPIED))
+        self._is_gzipped = options is not None and options.get("tfrecord_compression") == "gzip"
 
     def _schema(self) -> pa.Schema | None:
         """The columns of the metadata, by the first shard that can be read."""
@@ -139,33 +168,38 @@ class _ThumbnailMaker:
                 return pa.schema([schema.field(name) for name in self._dataset.metadata_columns(schema)])
         return None
 
-    def make(self, place: int, count: int, chance: random.Random, found: list[Thumbnail]) -> None:
-        """Append up to `count` samples of a shard to `found`, until time is up."""
+    def make(self, place: int, draw: Draw, found: list[Thumbnail]) -> None:
+        """Append the samples that are drawn of a shard to `found`, until time is up."""
         try:
-            for sample in self._samples(place, count, chance) if count else ():
+            for sample in self._samples(place, draw):
                 if time.monotonic() >= self._ends:
                     return
                 found.append(self._thumbnail(sample))
         except Exception as error:  # of Arrow, tarfile, any format's library and any file system
             log.debug("shard %d has no samples to show: %s", self._picked[place].shard_id, error, exc_info=True)
 
-    def _samples(self, place: int, count: int, chance: random.Random) -> Iterator[Sample]:
+    def _samples(self, place: int, draw: Draw) -> Iterator[Sample]:
         dataset, files = self._dataset, self._picked[place]
         if time.monotonic() >= self._ends or files.data is None or dataset.writer is None:
             return
         is_local = dataset.folder.is_local
-        numbers, rows = self._drawn(files, count, chance)
+        numbers, rows = self._drawn(files, draw)
         if dataset.writer.extension == "" and not is_local:  # a folder, of which no copy is made
             for row in rows:
                 yield {**row, "data": dataset.read(f"{files.data}/{row['key']}.{row.get('ext') or 'jpg'}")}
+        elif self._is_gzipped and dataset.writer.shard is not None:  # unpacked as a whole, as nothing in it has a place
+            if self._size(files) <= _MOST_COPIED:
+                with dataset.local(files.data) as path:
+                    shard = dataset.writer.shard(LocalData(path), self._fields)
+                    yield from map(shard.row, numbers)
         elif is_local or dataset.writer.sidecars or self._size(files) <= _MOST_COPIED:
             for number in numbers:
                 with contextlib.suppress(DamagedShard):
                     sample = self._opened.get(place, number)
                     yield sample
 
-    def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> tuple[list[int], list[Sample]]:
-        """The numbers of up to `count` samples of a shard whose files are not too large, and their metadata."""
+    def _drawn(self, files: ShardFiles, draw: Draw) -> tuple[list[int], list[Sample]]:
+        """The numbers of samples of a shard, of those whose files are not too large, and their metadata."""
         with self._dataset.metadata_file(files) as file:
             known = file.schema_arrow.names
             table = file.read([name for name in (*_COLUMNS, "status") if name in known])
@@ -173,7 +207,7 @@ class _ThumbnailMaker:
         sizes = [table[name] for name in (STORED_BYTES.name, "bytes") if name in known]
         is_small = pc.less_equal(pc.coalesce(*sizes, 0), _MOST_BYTES) if sizes else pc.is_valid(table["status"])
         numbers = pc.indices_nonzero(is_small)
-        drawn = numbers.take(pa.array(sorted(chance.sample(range(len(numbers)), min(count, len(numbers)))), pa.int64()))
+        drawn = numbers.take(draw(table.take(numbers)))
         return drawn.to_pylist(), table.take(drawn).to_pylist()
 
     def _size(self, files: ShardFiles) -> float:

@@ -1,10 +1,11 @@
 """A source as a `tf.data.Dataset`, made by a Python generator.
 
-A sample is a dict of tensors, the same for every format, with the types that columns have in TFRecords:
+A sample is a dict of tensors, the same for every format, whose types hold every value of their columns:
 
     text, bytes                     tf.string, a null is ""
     integers, bool                  tf.int64 and tf.bool, a null is -1 and False
-    floats                          tf.float32, a null is NaN
+    unsigned integers of 64 bits    tf.uint64, a null is 2**64 - 1
+    floats                          tf.float32, of 64 bits tf.float64, a null is NaN
     lists of these                  tensors of one dimension, a null is empty
     dates, decimals, nested values  tf.string, as JSON has them
 """
@@ -25,38 +26,54 @@ from any2ds.load.libraries import imported, kind_of_files
 if TYPE_CHECKING:
     from any2ds.load.source import Source
 
-_DEFAULTS: dict[str, Any] = {"bytes": b"", "int64": -1, "float": float("nan")}  # -1 is none of the classes
+_NULLS: dict[str, Any] = {
+    "string": b"",
+    "bool": False,
+    "int64": -1,  # which is none of the classes
+    "uint64": 2**64 - 1,
+    "float32": float("nan"),
+    "float64": float("nan"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
     """A column as a tensor."""
 
-    kind: str  # of a list in tf.train.Feature: bytes, int64 or float
+    dtype: str  # as TensorFlow calls it
     is_list: bool
-    is_bool: bool
-    to_bytes: Callable[[Any], bytes] | None  # for bytes: of a value of Python
+    to_bytes: Callable[[Any], bytes] | None  # for tf.string: of a value of Python
 
     @classmethod
     def of(cls, type: pa.DataType) -> _Column:
         from any2ds.writers.formats._example import bytes_of, feature_kind  # which needs protobuf, as TensorFlow does
 
-        found = feature_kind(type)
-        inner = type.value_type if found.is_list or pa.types.is_dictionary(type) else type
-        is_bool = pa.types.is_boolean(inner)
-        return cls(found.kind, found.is_list, is_bool, bytes_of(inner) if found.kind == "bytes" else None)
+        is_list = feature_kind(type).is_list or (pa.types.is_list(type) and pa.types.is_uint64(type.value_type))
+        inner = type.value_type if is_list or pa.types.is_dictionary(type) else type
+        if pa.types.is_boolean(inner) or pa.types.is_uint64(inner):
+            return cls(str(inner), is_list, None)
+        kind = feature_kind(inner).kind
+        if kind == "float":
+            return cls("float64" if pa.types.is_float64(inner) else "float32", is_list, None)
+        return cls("int64", is_list, None) if kind == "int64" else cls("string", is_list, bytes_of(inner))
 
     def spec(self, tf: Any) -> Any:
-        dtype = tf.bool if self.is_bool else {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}[self.kind]
-        return tf.TensorSpec((None,) if self.is_list else (), dtype)
+        return tf.TensorSpec((None,) if self.is_list else (), tf.as_dtype(self.dtype))
 
     def value(self, value: Any) -> Any:
         """The value of a sample as TensorFlow takes it: a default in place of null, an empty list for one of lists."""
-        return list(map(self._one, value or ())) if self.is_list else self._one(value)
+        if not self.is_list:
+            return self._one(value)
+        found = list(map(self._one, value or ()))
+        if self.dtype != "uint64":
+            return found
+        import numpy as np
+
+        return np.array(found, np.uint64)  # which TensorFlow makes by way of floats
 
     def _one(self, value: Any) -> Any:
         if value is None:
-            return False if self.is_bool else _DEFAULTS[self.kind]
+            return _NULLS[self.dtype]
         return value if self.to_bytes is None else self.to_bytes(value)
 
 

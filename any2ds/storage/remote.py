@@ -91,6 +91,7 @@ class RemoteFolder(OutputFolder):
 
     def local_copy(self, name: str, folder: Path, is_folder: bool | None = None) -> Path:
         target = folder / f"previous-{name}"
+        target.parent.mkdir(parents=True, exist_ok=True)  # of what lies in `.any2ds`
         if is_folder is None:
             info = self._info(name)
             is_folder = info is not None and info["type"] == "directory"

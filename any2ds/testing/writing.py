@@ -38,7 +38,8 @@ Found = list[tuple[str, str, bytes]]  # key, extension, content
 def stored(writer: type[ShardWriter], path: Path) -> list[tuple[str, Mapping[str, bytes]]]:
     """Key and files of each sample of a shard."""
     shard = None if writer.shard is None else writer.shard(LocalData(path))
-    return [] if shard is None else [shard.files(number) for number in range(len(shard))]
+    found = [] if shard is None else [shard.files(number) for number in range(len(shard))]
+    return [(key, {ext: file.read() for ext, file in files.items()}) for key, files in found]
 
 
 def indexes(writer: type[ShardWriter], path: Path) -> Mapping[str, bytes]:

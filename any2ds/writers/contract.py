@@ -10,22 +10,26 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample
 
 
 class ShardWriter(Protocol):
-    """Writes the data file of one shard, to a local path. `close` completes it; a writer that is not closed is lost."""
+    """Writes the data file of one shard, to a local path. `close` completes it; a writer that is not closed is lost.
+
+    A subclass says how it differs from a format that writes each sample at once.
+    """
 
     extension: ClassVar[str | None]  # of the data file; "" for a folder; None where there is no data
-    holds_metadata: ClassVar[bool]  # whether the data file contains the metadata table as well
-    has_members: ClassVar[bool]  # whether caption and metadata of a sample lie beside its file, as `.txt` and `.json`
-    sidecars: ClassVar[tuple[str, ...]]  # ends of the names of files beside the data, which `close` completes as well:
-    # the indexes that `shard` asks its data for
-    most_bytes: ClassVar[int | None]  # of a file, as far as the format can hold it; None: any number
-    most_sample_bytes: ClassVar[int | None]  # the same, of all files of a sample together
-    held: int  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
-    shard: ClassVar[type[Shard] | None]  # reads what was written; None where there is no data
+    holds_metadata: ClassVar[bool] = False  # whether the data file contains the metadata table as well
+    has_members: ClassVar[bool] = False  # whether a caption and metadata lie beside each file, as `.txt` and `.json`
+    sidecars: ClassVar[tuple[str, ...]] = ()  # ends of the names of files beside the data, which `close` completes as
+    # well: the indexes that `shard` asks its data for
+    most_bytes: ClassVar[int | None] = None  # of a file, as far as the format can hold it; None: any number
+    most_sample_bytes: ClassVar[int | None] = None  # the same, of all files of a sample together
+    held: int = 0  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
+    shard: ClassVar[type[Shard] | None] = None  # reads what was written; None where there is no data
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         """`path` is `<folder>/<shard><. and extension>`, and a sidecar `<folder>/<shard><its end>`."""
@@ -37,9 +41,9 @@ class ShardWriter(Protocol):
 
     def flush(self) -> None:
         """Let go of what is held in memory, because it is short."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Complete the data file."""
 
 
 class ShardData(Protocol):
@@ -96,8 +100,11 @@ class Shard(Protocol):
         """The keys of all samples; it may read as much as all of them."""
         ...
 
-    def files(self, number: int) -> tuple[str, Mapping[str, bytes]]:
-        """The key of a sample, and its files by extension, as they are stored: caption and metadata among them."""
+    def files(self, number: int) -> tuple[str, Mapping[str, StoredBody]]:
+        """The key of a sample, and its files by extension, as they are stored: caption and metadata among them.
+
+        Tar files and folders have their bytes read when they are asked for; records and row groups lie in memory.
+        """
         ...
 
     def row(self, number: int) -> dict[str, Any]:

@@ -857,25 +857,6 @@ class TestOtherTools:
                 sample["place"]["at"] = 2
 
     @pytest.mark.parametrize("output_format", FORMATS)
-    def test_dates_times_and_decimals_are_what_features_say(
-        self, output_format: str, server: Server, tmp_path: Path
-    ) -> None:
-        wanted = {
-            "day": datetime.date(2026, 1, 2),
-            "at": datetime.time(12, 30, 0, 500_000),
-            "since": datetime.datetime(2026, 1, 2, 3, 4, 5),
-            "price": Decimal("1.50"),
-        }
-        table = pa.table({"url": [server.url("1.bin")], **{name: [value] for name, value in wanted.items()}})
-        pq.write_table(table, tmp_path / "list.parquet")
-        folder, columns = tmp_path / "dataset", list(wanted)
-        given: dict[str, Any] = {"output_format": output_format, "save_additional_columns": columns, "quiet": True}
-        download(tmp_path / "list.parquet", output_folder=folder, distributor="inline", **given)
-        ds = any2ds.load(folder, columns=columns)
-        assert ds[0] == wanted
-        assert ds.features == {name: table.schema.field(name).type for name in columns}
-
-    @pytest.mark.parametrize("output_format", FORMATS)
     def test_a_dataset_without_its_run_file(
         self, output_format: str, made: Callable[[str], Path], tmp_path: Path
     ) -> None:

@@ -1,53 +1,19 @@
-"""The value that is read is the value that was stored: every type, in every format, by every way of reading."""
+"""The value that is read is the value that was stored: every type, in every format, by every way of reading.
 
-import math
-import tempfile
+What needs other libraries is in tests/reading: `test_datasets.py` and `with_tensorflow/test_load.py`.
+"""
+
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 import any2ds
-from any2ds import download
-from any2ds.testing.server import Server, serve
+from any2ds.testing.server import Server
+from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, web_of_rows
 
-FORMATS = ("webdataset", "parquet", "tfrecord", "arrayrecord", "files")
-ROWS = 4
-
-_FLOATS = {16: pa.float16(), 32: pa.float32(), 64: pa.float64()}
-_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
-PLAIN: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    **{f"float{bits}": (type, st.floats(width=bits)) for bits, type in _FLOATS.items()},  # type: ignore[arg-type]
-    "uint64": (pa.uint64(), st.integers(0, 2**64 - 1)),
-    "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    "int8": (pa.int8(), st.integers(-128, 127)),
-    "bool": (pa.bool_(), st.booleans()),
-    "text": (pa.string(), _TEXT),
-    "blob": (pa.binary(), st.binary(max_size=5)),
-    "moment": (pa.timestamp("us"), st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))),
-    "day": (pa.date32(), st.dates(date(1, 1, 1), date(9999, 12, 31))),
-    "amount": (pa.decimal128(9, 2), st.decimals(Decimal(-1000), Decimal(1000), places=2)),
-}
-LISTED = ("float32", "float64", "uint64", "int64", "bool", "text", "blob")
-COLUMNS = {
-    **PLAIN,
-    **{f"list_{name}": (pa.list_(PLAIN[name][0]), st.lists(st.none() | PLAIN[name][1], max_size=3)) for name in LISTED},
-    "lists": (pa.list_(pa.list_(pa.int32())), st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2)),
-    "struct": (
-        pa.struct([("a", pa.int64()), ("b", pa.float64())]),
-        st.fixed_dictionaries({"a": st.none() | st.integers(0, 9), "b": st.none() | st.floats()}),
-    ),
-}
-TABLES = st.fixed_dictionaries(
-    {name: st.lists(st.none() | values, min_size=ROWS, max_size=ROWS) for name, (_, values) in COLUMNS.items()}
-)
 WAYS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "by number": lambda ds: [ds[n] for n in range(len(ds))],
     "by a list": lambda ds: ds[[3, 2, 1, 0]][::-1],
@@ -59,44 +25,20 @@ WAYS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(ROWS):
-            Path(folder, f"{number}.bin").write_bytes(b"%d" % number)
-        with serve(folder) as server:
-            yield server
-
-
-def is_same(value: Any, stored: Any) -> bool:
-    if isinstance(stored, list):
-        return isinstance(value, list) and len(value) == len(stored) and all(map(is_same, value, stored))
-    if isinstance(stored, dict):
-        return value.keys() == stored.keys() and all(is_same(value[name], stored[name]) for name in stored)
-    if isinstance(stored, float) and math.isnan(stored):
-        return isinstance(value, float) and math.isnan(value)
-    return type(value) is type(stored) and bool(value == stored)
+    with web_of_rows() as server:
+        yield server
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@FEW
 @given(columns=TABLES)
 def test_every_value_comes_back(output_format: str, columns: dict[str, list[Any]], server: Server) -> None:
-    urls = [server.url(f"{number}.bin") for number in range(ROWS)]
-    table = pa.table({"url": urls, **{name: pa.array(columns[name], type) for name, (type, _) in COLUMNS.items()}})
-    with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(table, f"{folder}/list.parquet")
-        download(
-            f"{folder}/list.parquet",
-            output_folder=f"{folder}/made",
-            output_format=output_format,
-            save_additional_columns=list(COLUMNS),
-            file_ext="bin",
-            distributor="inline",
-            quiet=True,
-        )
-        ds, stored = any2ds.load(f"{folder}/made"), table.to_pylist()
+    with dataset_of(columns, output_format, server) as (folder, table):
+        ds, stored = any2ds.load(folder), table.to_pylist()
+        assert {name: ds.features[name] for name in COLUMNS} == {name: type for name, (type, _) in COLUMNS.items()}
         for way, read in WAYS.items():
             found = read(ds)
             for name in COLUMNS:
                 assert is_same([row[name] for row in found], [row[name] for row in stored]), (way, name)
-        few = any2ds.load(f"{folder}/made", columns=["text", "float64"])
+        few = any2ds.load(folder, columns=["text", "float64"])
         assert is_same(list(few), [{"text": row["text"], "float64": row["float64"]} for row in stored])

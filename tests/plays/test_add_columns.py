@@ -83,6 +83,22 @@ def test_a_bucket_has_the_columns() -> None:
     assert play.run("verify").exit_code == 0
 
 
+@pytest.mark.parametrize(("keep", "words"), [(None, "is missing"), (100, "to its end"), (-1, "other rows")])
+def test_a_damaged_table_is_found_and_written_again(keep: int | None, words: str) -> None:
+    play = made()
+    write(play, SCORE_LIST)
+    play.run("add-columns", "more.csv")
+    tables = sorted(Path(play.path, ".any2ds/columns").glob("*/*.parquet"))
+    content = tables[1].read_bytes() if keep == -1 else tables[0].read_bytes()[:keep]
+    tables[0].write_bytes(content) if keep is not None else tables[0].unlink()
+    outcome = play.run("verify", json="-")
+    (finding,) = json.loads(outcome.stdout)["findings"]
+    assert (outcome.exit_code, finding["kind"], finding["shard"], words in finding["words"]) == (1, "columns", 0, True)
+    assert "add-columns" in play.run("verify", "--repair").stdout
+    assert play.run("add-columns", "more.csv").exit_code == play.run("verify").exit_code == 0
+    assert [sample["score"] for sample in any2ds.load(play.path)] == STORED
+
+
 def test_the_same_command_does_nothing_and_goes_on_where_one_was_killed() -> None:
     play = made()
     write(play, SCORE_LIST)

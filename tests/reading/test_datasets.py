@@ -8,11 +8,13 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pytest
+from hypothesis import given
 from PIL import Image
 
 import any2ds
 from any2ds import download
 from any2ds.testing.server import Server
+from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, web_of_rows
 
 
 def pixels(image: Any) -> bytes:
@@ -82,13 +84,16 @@ def test_categories_are_class_labels(server: Server, tmp_path: Path, monkeypatch
             assert some.features["breed"] == label
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
-def test_values_of_every_type(output_format: str, rich: Callable[..., None]) -> None:
-    rich(output_format)
-    first, second, third = any2ds.load("dataset").to_hf()
-    assert (first["tags"], first["box"], first["score"]) == (["grün", "tree"], [0.5, 1.5], 0.25)
-    assert (first["place"], first["raw"]) == ({"lat": 1.5, "of": ["x"]}, b"\x00\xff")
-    assert (second["place"], second["tags"], third["score"], third["safe"]) == (None, None, 2.0, None)
+@pytest.mark.parametrize("output_format", FORMATS)
+@FEW
+@given(columns=TABLES)
+def test_every_value_comes_back(output_format: str, columns: dict[str, list[Any]]) -> None:
+    with web_of_rows() as server, dataset_of(columns, output_format, server) as (folder, table):
+        ds, stored = any2ds.load(folder), table.to_pylist()
+        for streaming in (False, True):
+            found = list(ds.to_hf(streaming=streaming))
+            for name in COLUMNS:
+                assert is_same([row[name] for row in found], [row[name] for row in stored]), (streaming, name)
 
 
 def test_a_copy_is_found_again_until_the_dataset_changes(dataset: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from any2ds import download, retry, verify
+from any2ds import download, retry
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
@@ -137,33 +137,3 @@ class TestShards:
         for path in tars:
             assert index_of(path) == path.with_name(f"{path.name}.idx").read_bytes()
         assert b"late" * 500 in sample(tars[-1], 0).values()
-
-    def test_verify_finds_what_is_wrong_and_repairs_it_from_the_tar(self, dataset: Path) -> None:
-        assert verify(dataset, quiet=True).findings == ()
-        right = [(dataset / f"0000{n}.tar.idx").read_bytes() for n in range(2)]
-        (dataset / "00000.tar.idx").unlink()
-        (dataset / "00001.tar.idx").write_bytes(right[0])
-        found = verify(dataset, quiet=True)
-        assert [(each.kind, each.shard_id) for each in found.findings] == [("beside", 0), ("beside", 1)]
-        assert found.broken == ()
-        report = verify(dataset, repair=True, quiet=True)
-        assert report.repaired == ()
-        assert "wrote the extra files of 2 shards (0-1)" in report.notes
-        assert [(dataset / f"0000{n}.tar.idx").read_bytes() for n in range(2)] == right
-        assert verify(dataset, quiet=True).ok
-
-    def test_verify_compares_the_list_of_shards(self, dataset: Path) -> None:
-        path = dataset / ".any2ds/shards"
-        right = path.read_bytes()
-        for content in (
-            None,
-            b"nothing",
-            right.replace(b'"nsamples":4', b'"nsamples":5'),
-            right.replace(b"false", b"true"),
-        ):
-            path.unlink() if content is None else path.write_bytes(content)
-            report = verify(dataset, quiet=True)
-            assert [each.kind for each in report.findings] == ["shard_list"]
-            assert report.broken == ()
-            verify(dataset, repair=True, quiet=True)
-            assert path.read_bytes() == right

@@ -33,6 +33,7 @@ KINDS = {
     "leftover": INCOMPLETE,  # a file of a run that was killed
     "shard_list": INCOMPLETE,  # .any2ds/shards is missing or does not describe the shards
     "beside": OTHER,  # an extra file of a shard, such as an index, is missing or does not belong to its data
+    "columns": OTHER,  # the metadata of a shard with columns that were added later are missing or unreadable
     "unreadable": OTHER,  # the system or the store does not let a file be read, so it is not checked
     "list": OTHER,  # the shards do not hold the rows of the url list
     "run_file": OTHER,  # .any2ds/run is missing or unreadable, so no run can continue in this folder

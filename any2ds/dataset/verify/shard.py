@@ -11,7 +11,7 @@ import hashlib
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,10 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.config.hashes import recorded_hash_columns
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import error_text
 from any2ds.core.metadata import HASHES, STORED_BYTES, STORED_CRC32, stored_rows
 from any2ds.core.samples import row_key
 from any2ds.core.stats import Stats
+from any2ds.dataset.added_columns import AddedTable, mark_of
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.shards import ShardEntry
@@ -37,6 +39,7 @@ _NEEDED = ("key", "status", "ext", "bytes")  # columns of the metadata
 _NEEDED_OF_OTHERS = ("key", "status")  # in datasets of img2dataset
 _FILE_COLUMNS = (*_NEEDED, STORED_BYTES.name, STORED_CRC32.name, *HASHES)  # that tell of the file of a row
 _ROWS_AT_ONCE = 1000  # of the metadata, whose captions may be long
+_ADD_AGAIN = "the same add-columns command, after --repair, writes it"
 # Numbers of errors that damage causes as well: a place in a file that cannot be, or a folder where a file should be.
 _DAMAGE_ERRORS = {None, errno.EINVAL, errno.EOVERFLOW, errno.EISDIR, errno.ENOTDIR}
 
@@ -48,6 +51,7 @@ class ShardTask:
     files: ShardFiles
     reads_contents: bool = True  # False: check only whether the files are there, and their sizes
     listed: ShardEntry | None = None  # what a closed list of shards says, which saves to read the statistics
+    added: AddedTable | None = None  # its metadata with columns that were added later
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ class _ShardCheck:
         if table is not None:
             self._check_keys(table, shard)
             self._check_visible_table(table)
+            self._check_added_table(table, shard)
             if files.data is not None and self._dataset.writer is not None:
                 self._check_data(table, files.data)
 
@@ -174,9 +179,16 @@ class _ShardCheck:
     # --- metadata ---
 
     def _read_metadata(self, name: str) -> pa.Table | None:
-        """The columns that tell of files, of a table that was read to its end; None if they cannot be had."""
-        path, members = self._local(name), self._dataset.members
+        """The columns that tell of files; None if they cannot be had."""
+        members = self._dataset.members
         wanted = {*_FILE_COLUMNS, *(members.prefixed(dict.fromkeys(_FILE_COLUMNS)) if members is not None else ())}
+        needed = _NEEDED_OF_OTHERS if self._is_of_other_tool else _NEEDED
+        return self._read_table(name, "metadata", wanted, needed)
+
+    def _read_table(self, name: str, kind: str, wanted: Collection[str], needed: Iterable[str]) -> pa.Table | None:
+        """The columns that are wanted of a table, which is read to its end; None, with a finding of this kind, if it is
+        damaged or lacks a column that is needed."""
+        path = self._local(name)
         try:
             with pq.ParquetFile(path, **THRIFTY) as file:
                 columns = self._dataset.metadata_columns(file.schema_arrow)
@@ -185,11 +197,10 @@ class _ShardCheck:
                 schema = pa.schema([file.schema_arrow.field(column) for column in kept])
                 table = pa.Table.from_batches([batch.select(kept) for batch in batches], schema)
         except Exception as error:  # of Arrow, and of the system
-            self.add_error(error, "metadata", f"{name} cannot be read to its end")
+            self.add_error(error, kind, f"{name} cannot be read to its end")
             return None
-        needed = _NEEDED_OF_OTHERS if self._is_of_other_tool else _NEEDED
-        if missing := [column for column in needed if column not in kept]:
-            self.findings.add("metadata", f"{name} has no column {', '.join(missing)}")
+        if missing := [column for column in needed if column not in columns]:
+            self.findings.add(kind, f"{name} has no column {', '.join(missing)}")
             return None
         return table
 
@@ -225,6 +236,18 @@ class _ShardCheck:
         if rows != table.num_rows:
             self.findings.add("metadata", f"{name} has {rows} rows, {self._files.metadata} has {table.num_rows}")
 
+    def _check_added_table(self, table: pa.Table, shard: ShardEntry) -> None:
+        """Columns that were added later stand in a table with the same rows."""
+        added = self._task.added
+        if added is None or added.mark != mark_of(shard):
+            return
+        if not self._dataset.folder.exists(added.name):
+            self.findings.add("columns", f"{added.name} is missing: {_ADD_AGAIN}")
+            return
+        found = self._read_table(added.name, "columns", ("key",), ("key", *added.columns))
+        if found is not None and found["key"] != table["key"]:
+            self.findings.add("columns", f"{added.name} has other rows than {self._files.metadata}: {_ADD_AGAIN}")
+
     # --- data ---
 
     def _check_data(self, table: pa.Table, name: str) -> None:
@@ -248,7 +271,7 @@ class _ShardCheck:
                 if number is None:
                     about("samples", key, "in the data, but no success in the metadata, or more than once")
                 elif self._is_of_other_tool:
-                    self.result.bytes_read += sum(map(len, files.values()))
+                    self.result.bytes_read += sum(len(piece) for file in files.values() for piece in file.chunks())
                 else:
                     at = number % _ROWS_AT_ONCE
                     self._check_sample(key, files, block(number - at)[at])
@@ -269,35 +292,41 @@ class _ShardCheck:
                     if name.endswith(end) and self._dataset.read(name) != content:
                         self.findings.add("beside", f"{name} does not belong to {data}")
 
-    def _check_sample(self, key: str, files: Mapping[str, bytes], row: Mapping[str, Any]) -> None:
+    def _check_sample(self, key: str, files: Mapping[str, StoredBody], row: Mapping[str, Any]) -> None:
         members = self._dataset.members
         wanted = [row["ext"]] if members is None else [ext for ext, _ in members.stored(row)]
         for ext in wanted:
             prefix = "" if members is None else f"{ext.partition('.')[0]}_"
-            if (content := files.get(ext)) is not None:
-                self._check_file(key, content, row, prefix)
+            if (file := files.get(ext)) is not None:
+                self._check_file(key, file, row, prefix)
             else:
                 whose = f"its {prefix.removesuffix('_')}" if prefix else "its file"
                 message = f"{whose} has another extension than in the metadata, or is missing"
                 self.findings.about("samples", key, message)
 
-    def _check_file(self, key: str, content: bytes, row: Mapping[str, Any], prefix: str) -> None:
+    def _check_file(self, key: str, file: StoredBody, row: Mapping[str, Any], prefix: str) -> None:
         """Size and hashes; those hashes are of the file that arrived, so one that a step has changed has a CRC-32.
 
         `prefix` is how the columns that tell of the file begin.
         """
         about = self.findings.about
         changed_to, crc32 = row.get(prefix + STORED_BYTES.name), row.get(prefix + STORED_CRC32.name)
-        self.result.bytes_read += len(content)
-        if len(content) != (row[f"{prefix}bytes"] if changed_to is None else changed_to):
+        hashes = {} if changed_to is not None else {name: hashlib.new(name) for name in self.result.hashes}
+        crc = 0
+        for piece in file.chunks():  # a video may be larger than memory
+            self.result.bytes_read += len(piece)
+            for made in hashes.values():
+                made.update(piece)
+            crc = crc if changed_to is None else zlib.crc32(piece, crc)
+        if file.size != (row[f"{prefix}bytes"] if changed_to is None else changed_to):
             about("samples", key, "its file has not the size that is in the metadata")
         elif changed_to is None:
-            for name in self.result.hashes:
-                if hashlib.new(name, content).hexdigest() != row[prefix + name]:
+            for name, made in hashes.items():
+                if made.hexdigest() != row[prefix + name]:
                     about("hash", key, f"{prefix}{name} of the file is not that of the metadata")
         elif crc32 is None:
             self.result.unchecked_files += 1
-        elif zlib.crc32(content) != crc32:
+        elif crc != crc32:
             about("hash", key, f"the CRC-32 of the file is not {prefix}{STORED_CRC32.name} in the metadata")
 
 

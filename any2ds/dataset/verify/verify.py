@@ -22,6 +22,7 @@ from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, shard_count
 from any2ds.core.processes.resources import cores
+from any2ds.dataset.added_columns import AddedColumns, AddedTable
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry, Listing
@@ -118,6 +119,7 @@ def _check_shards(
     if not dataset.folder.is_private and count > 1 and size > _SMALL:
         processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
+    added = AddedColumns.of(dataset.folder) if dataset.run is not None else None
     with Progress(count, wanted.output_folder, wanted.quiet) as progress:
 
         def tasks() -> Iterator[ShardTask]:
@@ -127,7 +129,7 @@ def _check_shards(
             for files in dataset.shards:  # in the order of their numbers, as the list
                 entry = next(entries, None) if files.stats is not None else None
                 if picked is None or files.shard_id in picked:
-                    yield ShardTask(files)
+                    yield ShardTask(files, added=None if added is None else added.table(files.shard_id))
                 elif entry is not None:
                     progress.add(check_shard(dataset, ShardTask(files, False, entry)))
                 else:
@@ -238,27 +240,32 @@ def _refuse_repair(dataset: Dataset) -> None:
 
 
 def _repaired(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) -> VerifyReport:
-    """Remove broken shards, and write missing extra files and the list of shards.
+    """Remove broken shards and broken tables of added columns, and write missing extra files and the list of shards.
 
     Files without statistics whose number no list has may be somebody else's, and no run would make them: they stay.
     """
     kept = [shard_id for shard_id in expected.beyond if dataset.shards.of(shard_id).stats is None]
     broken = sorted(set(report.broken).difference(kept))
-    incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
     failed: list[Finding] = []
     if broken:
         dataset.folder.remove(layout.SHARDS_FILE)  # before what it names: it is believed without a look at the folder
     removed = [n for n in broken if _done(partial(_remove, dataset, n), n, NOT_REMOVED, failed)]
     message = "its extra files could not be written"
     completed = [
+        n for n in _unbroken(report, "beside") if _done(partial(_write_sidecars, dataset, n), n, message, failed)
+    ]
+    added = AddedColumns.of(dataset.folder)
+    lost = [
         n
-        for n in sorted(incomplete.difference(report.broken))
-        if _done(partial(_write_sidecars, dataset, n), n, message, failed)
+        for n in _unbroken(report, "columns")
+        if added is not None and _done(partial(_remove_added, dataset, added.table(n)), n, NOT_REMOVED, failed)
     ]
     rebuild(dataset.folder, options_of(dataset.folder)[0])
     notes = list(report.notes)
     if completed:
         notes.append(f"wrote the extra files of {shards_text(completed)}")
+    if lost:
+        notes.append(f"removed the added columns of {shards_text(lost)}: the same add-columns command writes them")
     if kept:
         names = [name for shard_id in kept[:_MOST_NAMES] for name in dataset.shards.of(shard_id).present]
         notes.append(f"not removed, since no list has rows for such numbers: {', '.join(names)}")
@@ -274,6 +281,18 @@ def _remove(dataset: Dataset, shard_id: int) -> bool:
             dataset.folder.remove_tree(name)
         else:
             dataset.folder.remove(name)
+    return True
+
+
+def _unbroken(report: VerifyReport, kind: str) -> list[int]:
+    """Shards with a finding of this kind that need not be made again."""
+    found = {finding.shard_id for finding in report.findings if finding.kind == kind}
+    return sorted(shard_id for shard_id in found.difference(report.broken) if shard_id is not None)
+
+
+def _remove_added(dataset: Dataset, table: AddedTable | None) -> bool:
+    if table is not None and dataset.folder.exists(table.name):
+        dataset.folder.remove(table.name)
     return True
 
 

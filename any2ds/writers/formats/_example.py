@@ -27,7 +27,7 @@ import orjson
 import pyarrow as pa
 
 from any2ds.core.metadata import RECIPE_KEY
-from any2ds.core.tables import to_json, value_of_text, values
+from any2ds.core.tables import is_bytes, is_list, is_text, to_json, value_of_text, values
 
 Kind = Literal["bytes", "int64", "float"]
 
@@ -54,14 +54,9 @@ def feature_kind(type: pa.DataType) -> FeatureKind:
     no place in those (dates, times, decimals, uint64) is the text that JSON has for it, and what is nested JSON, but
     for lists of texts, of bytes and of numbers: these are lists. A null is b"", 0 or NaN; as a list it has no values.
     """
-    if _is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
+    if is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
         return FeatureKind(plain, is_list=True)
     return FeatureKind(_plain_kind(type) or "bytes")
-
-
-def _is_list(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
 
 
 def _plain_kind(type: pa.DataType) -> Kind | None:
@@ -73,27 +68,16 @@ def _plain_kind(type: pa.DataType) -> Kind | None:
         return "int64"
     if of.is_floating(type):
         return "float"
-    return "bytes" if _is_text(type) or _is_bytes(type) else None
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(
-        of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type) or of.is_binary_view(type)
-    )
+    return "bytes" if is_text(type) or is_bytes(type) else None
 
 
 def bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
     """The function that makes bytes of a value of this type."""
     if pa.types.is_dictionary(type):
         type = type.value_type
-    if _is_text(type):
+    if is_text(type):
         return str.encode
-    if _is_bytes(type):
+    if is_bytes(type):
         return bytes
     return to_json if pa.types.is_nested(type) else _text
 
@@ -142,7 +126,7 @@ class _Values:
         self.depth, self._tensor_size, kind = 0, 0, feature_kind(type)
         leaf = type
         if is_of_recipe:
-            while _is_list(leaf):
+            while is_list(leaf):
                 if pa.types.is_fixed_size_list(leaf) and self.depth:
                     self._tensor_size = leaf.list_size
                 else:
@@ -198,9 +182,9 @@ class _Values:
             return value
         if self._kind == "int64":
             return bool(value) if of.is_boolean(leaf) else value & _MOST_OF_64_BITS if of.is_uint64(leaf) else value
-        if _is_text(leaf):
+        if is_text(leaf):
             return value.decode()
-        if _is_bytes(leaf):
+        if is_bytes(leaf):
             return value
         if not value:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from google.protobuf.message import Message  # noqa: F401 - of an extra, which is missing now or never
@@ -16,7 +16,7 @@ from any2ds.core.members import files_of
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample
 from any2ds.core.tables import take
-from any2ds.writers.contract import Fields, Shard
+from any2ds.writers.contract import Fields, ShardWriter
 from any2ds.writers.formats._example import DATA, Encoder, columns_of, feature_kind, file_head, parse, with_file
 
 _ROWS_AT_ONCE = 1024  # encoded in one go
@@ -28,18 +28,13 @@ _MOST_RECORD_BYTES = 2**31 - (64 << 20)
 _FILES_OF_TOOLS = ("jpg", "png", "webp", "flac")  # the feature of the file in records of img2dataset and any2dataset
 
 
-class ExampleWriter(ABC):
-    """A `ShardWriter` but for where its records go: to `_put`, in order.
+class ExampleWriter(ShardWriter, ABC):
+    """A writer but for where its records go: to `_put`, in order.
 
     What a record says of its row comes from the metadata table, as Arrow has it.
     """
 
-    holds_metadata = False
-    has_members = False
-    sidecars: ClassVar[tuple[str, ...]] = ()
-    most_bytes: ClassVar[int | None] = None
-    most_sample_bytes: ClassVar[int | None] = _MOST_RECORD_BYTES
-    shard: ClassVar[type[Shard] | None] = None
+    most_sample_bytes = _MOST_RECORD_BYTES
 
     def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
         """`data` is the feature of the file, where a sample has one."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, access_text
 from any2ds.storage.disk.regular import open_regular
+from any2ds.storage.reading import SeekableFile
 from any2ds.writers.contract import Fields, Shard, ShardData
 
 T = TypeVar("T")
@@ -24,6 +26,7 @@ class LocalData(ShardData):
         """Raises DamagedShard if there is nothing that can be read."""
         self.name, self._path = path.name, path
         self.indexes: dict[str, bytes] = {}  # end of the name of a sidecar -> its content
+        self.file: IO[bytes] | None = None  # opened by the first read, and closed with this object
         try:
             self.size = 0 if path.is_dir() else path.stat().st_size
         except OSError as error:
@@ -31,14 +34,18 @@ class LocalData(ShardData):
 
     def read(self, start: int, size: int) -> bytes:
         try:
-            with open_regular(self._path) as file:
-                file.seek(start)
-                found = file.read(size)
+            self.file = self.file or open_regular(self._path)
+            self.file.seek(start)
+            found = self.file.read(size)
         except OSError as error:
             raise DamagedShard(access_text(error)) from error
         if len(found) != size:
             raise DamagedShard(f"it ends at byte {start + len(found):,}, where a sample goes on to {start + size:,}")
         return found
+
+    def __del__(self) -> None:
+        if (file := getattr(self, "file", None)) is not None:
+            file.close()
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
         return [(self.read(start, size), 0) for start, size in ranges]
@@ -49,6 +56,32 @@ class LocalData(ShardData):
 
     def local(self) -> Path:
         return self._path
+
+
+class RangeFile(SeekableFile):
+    """The data file of a shard, for libraries that want a file."""
+
+    def __init__(self, data: ShardData) -> None:
+        self._data = data
+        self._held: tuple[int, bytes] = (0, b"")
+
+    def hold(self, start: int, size: int) -> None:
+        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
+        self._held = start, self._data.read(start, size) if size else b""
+
+    def _size(self) -> int:
+        return self._data.size
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size() - self._position)
+        wanted = left if size < 0 else min(size, left)
+        start, held = self._held
+        if start <= self._position and self._position + wanted <= start + len(held):
+            found = held[self._position - start : self._position - start + wanted]
+        else:
+            found = self._data.read(self._position, wanted)
+        self._position += len(found)
+        return found
 
 
 _last_decoders: dict[Any, tuple[Fields, Any]] = {}
@@ -105,9 +138,10 @@ class SpanShard(BaseShard):
     def __len__(self) -> int:
         return self._count
 
-    def files(self, number: int) -> tuple[str, Mapping[str, bytes]]:
+    def files(self, number: int) -> tuple[str, Mapping[str, StoredBody]]:
         ((start, size),) = self.ranges([number])
-        return self.files_in(self.data.read(start, size), 0, size)
+        key, files = self.files_in(self.data.read(start, size), 0, size)
+        return key, {ext: StoredBody.of(content) for ext, content in files.items()}
 
     def row(self, number: int) -> dict[str, Any]:
         offsets = self._offsets

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, OptionError, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.storage.disk.regular import open_regular
@@ -53,8 +54,9 @@ class ArrayrecordShard(BaseShard):
     def __len__(self) -> int:
         return self._count
 
-    def files(self, number: int) -> tuple[str, dict[str, bytes]]:
-        return files_in(self._record(number))
+    def files(self, number: int) -> tuple[str, dict[str, StoredBody]]:
+        key, files = files_in(self._record(number))
+        return key, {ext: StoredBody.of(content) for ext, content in files.items()}
 
     def row(self, number: int) -> dict[str, Any]:
         return self._decoder.row(self._record(number))

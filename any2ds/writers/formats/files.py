@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample
 from any2ds.storage.disk.regular import open_regular
-from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
+from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
 from any2ds.writers.formats._members import MemberDecoder, members
 from any2ds.writers.formats._shard import BaseShard, check_count, check_key, decoder_of
 
@@ -38,28 +40,35 @@ class FilesShard(BaseShard):
     def keys(self) -> list[str]:
         return [names.partition(".")[0] for names in self._names]
 
-    def files(self, number: int) -> tuple[str, dict[str, bytes]]:
+    def files(self, number: int) -> tuple[str, dict[str, StoredBody]]:
         found, key = {}, ""
         for name in self._names[number].split("\n"):
             key, _, ext = name.partition(".")
+            path = self._folder / name
             try:
-                with open_regular(self._folder / name) as file:
-                    found[ext] = file.read()
+                found[ext] = StoredBody(path.stat().st_size, partial(_read_at, path))
             except OSError as error:
                 raise DamagedShard(f"{name!r}: {error_text(error)}") from error
         return key, found
 
     def row(self, number: int) -> dict[str, Any]:
-        return self._decoder.row(*self.files(number))
+        key, files = self.files(number)
+        return self._decoder.row(key, {ext: file.read() for ext, file in files.items()})
 
 
-class FilesWriter:
+def _read_at(path: Path, offset: int, size: int) -> bytes:
+    """A part of a file. Raises DamagedShard."""
+    try:
+        with open_regular(path) as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError as error:
+        raise DamagedShard(f"{path.name!r}: {error_text(error)}") from error
+
+
+class FilesWriter(ShardWriter):
     extension = ""
-    holds_metadata = False
     has_members = True
-    sidecars = ()
-    most_bytes = most_sample_bytes = None
-    held = 0
     shard = FilesShard
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
@@ -71,12 +80,6 @@ class FilesWriter:
         for name, _, chunks in members(sample, self._metadata):
             with open(self._folder / name, "wb") as file:
                 file.writelines(chunks)
-
-    def flush(self) -> None:
-        """Nothing is held."""
-
-    def close(self) -> None:
-        """Every file is complete already."""
 
 
 PART = FilesWriter

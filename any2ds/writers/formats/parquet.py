@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.members import files_of
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample
 from any2ds.core.tables import values
-from any2ds.storage.reading import SeekableFile
-from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
+from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
 from any2ds.writers.formats import _huggingface
-from any2ds.writers.formats._shard import BaseShard, check_count, check_key
+from any2ds.writers.formats._shard import BaseShard, RangeFile, check_count, check_key
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
@@ -82,7 +82,7 @@ class ParquetShard(BaseShard):
         with self._lock, _damage():
             return list(self._file.read(["key"])["key"].take(pa.array(self._rows)).to_pylist())
 
-    def files(self, number: int) -> tuple[str, dict[str, bytes]]:
+    def files(self, number: int) -> tuple[str, dict[str, StoredBody]]:
         row = self._row(number)
         if missing := [name for name in ("key", *self._exts) if name not in row]:
             raise DamagedShard(f"it has no column {', '.join(missing)}")
@@ -95,7 +95,7 @@ class ParquetShard(BaseShard):
         found = {ext: row[name] for ext, name in zip(exts, self._bodies, strict=True) if row[name] is not None}
         if not all(isinstance(name, str) for name in (row["key"], *found)):
             raise DamagedShard("a file without its key or extension")
-        return row["key"], found
+        return row["key"], {ext: StoredBody.of(content) for ext, content in found.items()}
 
     def row(self, number: int) -> dict[str, Any]:
         row = self._row(number)
@@ -148,41 +148,12 @@ def _damage(where: str = "") -> Iterator[None]:
         raise DamagedShard(f"{where}{error_text(error)}") from error
 
 
-class RangeFile(SeekableFile):
-    """The data file of a shard, for libraries that want a file."""
-
-    def __init__(self, data: ShardData) -> None:
-        self._data = data
-        self._held: tuple[int, bytes] = (0, b"")
-
-    def hold(self, start: int, size: int) -> None:
-        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
-        self._held = start, self._data.read(start, size) if size else b""
-
-    def _size(self) -> int:
-        return self._data.size
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size() - self._position)
-        wanted = left if size < 0 else min(size, left)
-        start, held = self._held
-        if start <= self._position and self._position + wanted <= start + len(held):
-            found = held[self._position - start : self._position - start + wanted]
-        else:
-            found = self._data.read(self._position, wanted)
-        self._position += len(found)
-        return found
-
-
-class ParquetWriter:
+class ParquetWriter(ShardWriter):
     """A row group ends before it would hold more than `row_group_bytes` of files, which is what stays in memory."""
 
     extension = "parquet"
     holds_metadata = True
-    has_members = False
-    sidecars = ()
     most_bytes = 2**31 - (1 << 16)  # the size of a page, which a large file has for itself, is 32 bits with a sign
-    most_sample_bytes = None
     shard = ParquetShard
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:

@@ -67,7 +67,7 @@ def _index_of(path: Path) -> bytes:
 
 def _index_in(file: IO[bytes]) -> bytes:
     offsets = array("Q")
-    size, at = os.fstat(file.fileno()).st_size, 0
+    size, at = file.seek(0, os.SEEK_END), 0
     while at < size:
         file.seek(at)
         header = file.read(_HEADER.size)

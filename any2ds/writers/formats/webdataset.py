@@ -7,18 +7,22 @@ import struct
 import tarfile
 import zlib
 from array import array
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample
 from any2ds.storage.disk.regular import open_regular
-from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
+from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
 from any2ds.writers.formats import _offsets
 from any2ds.writers.formats._members import MemberDecoder, key_and_ext, members
-from any2ds.writers.formats._shard import SpanShard, decoder_of
+from any2ds.writers.formats._shard import RangeFile, SpanShard, decoder_of
+
+Content = TypeVar("Content", bytes, StoredBody)
 
 INDEX_END = ".tar.idx"
 _BLOCK = 512
@@ -141,8 +145,7 @@ class TarShard(SpanShard):
     def keys(self) -> list[str]:
         found: list[str] = []
         for number, (start, _) in enumerate(self.ranges(range(len(self)))):
-            member = _plain(self.data.read(start, _BLOCK), 0)
-            names = None if member is None else key_and_ext(member.name)
+            names = key_and_ext(self._member_at(start).name)
             key = names[0] if names is not None else self.files(number)[0]
             if found and key == found[-1]:
                 raise DamagedShard(f"samples {number - 1:,} and {number:,} are both {key!r}: the index is wrong")
@@ -152,34 +155,58 @@ class TarShard(SpanShard):
     def row_in(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         return self._decoder.row(*self.files_in(buffer, start, stop))
 
+    def files(self, number: int) -> tuple[str, dict[str, StoredBody]]:
+        ((start, size),) = self.ranges([number])
+        return _sample(start, start + size, self._member_at, self._body)
+
     def files_in(self, buffer: bytes, start: int, stop: int) -> tuple[str, dict[str, bytes]]:
-        found: dict[str, bytes] = {}
-        key, at = None, start
-        while at < stop:
-            member = _plain(buffer, at) or _any(io.BytesIO(buffer), at)
-            name, first, size, at, whole, is_file = member
-            if at > stop:
-                raise DamagedShard(f"{name!r}: a file of {size:,} bytes ends after its sample: the index is wrong")
-            if not is_file or (names := key_and_ext(name)) is None:
-                continue
-            own, ext = names
-            if key is not None and own != key:
-                raise DamagedShard(f"{key!r} and {own!r} lie where one sample should: the index is wrong")
-            if ext in found:
-                raise DamagedShard(f"{name!r} is there twice in one sample")
-            key, found[ext] = own, buffer[first : first + size] if whole is None else whole
-        if key is None:
-            raise DamagedShard("no sample begins where its index says")
-        return key, found
+        return _sample(
+            start,
+            stop,
+            lambda at: _plain(buffer, at) or _any(io.BytesIO(buffer), at),
+            lambda member: buffer[member.start : member.start + member.size] if member.whole is None else member.whole,
+        )
+
+    def _member_at(self, at: int) -> _Member:
+        found = _plain(self.data.read(at, _BLOCK), 0)
+        if found is None:
+            return _any(cast("IO[bytes]", RangeFile(self.data)), at)
+        return found._replace(start=at + found.start, stop=at + found.stop)
+
+    def _body(self, member: _Member) -> StoredBody:
+        if member.whole is not None:
+            return StoredBody.of(member.whole)
+        return StoredBody(member.size, lambda offset, size: self.data.read(member.start + offset, size))
 
 
-class WebdatasetWriter:
+def _sample(
+    start: int, stop: int, member_at: Callable[[int], _Member], content_of: Callable[[_Member], Content]
+) -> tuple[str, dict[str, Content]]:
+    """Key and files of the sample between two places. Raises DamagedShard."""
+    found: dict[str, Content] = {}
+    key, at = None, start
+    while at < stop:
+        member = member_at(at)
+        name, at = member.name, member.stop
+        if at > stop:
+            raise DamagedShard(f"{name!r}: a file of {member.size:,} bytes ends after its sample: the index is wrong")
+        if not member.is_file or (names := key_and_ext(name)) is None:
+            continue
+        own, ext = names
+        if key is not None and own != key:
+            raise DamagedShard(f"{key!r} and {own!r} lie where one sample should: the index is wrong")
+        if ext in found:
+            raise DamagedShard(f"{name!r} is there twice in one sample")
+        key, found[ext] = own, content_of(member)
+    if key is None:
+        raise DamagedShard("no sample begins where its index says")
+    return key, found
+
+
+class WebdatasetWriter(ShardWriter):
     extension = "tar"
-    holds_metadata = False
     has_members = True
     sidecars = (INDEX_END,)
-    most_bytes = most_sample_bytes = None
-    held = 0
     shard = TarShard
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
@@ -201,9 +228,6 @@ class WebdatasetWriter:
             at += len(head) + size + len(padding)
         write(padding)
         self._at = at
-
-    def flush(self) -> None:
-        """Nothing is held."""
 
     def close(self) -> None:
         with self._file as file:

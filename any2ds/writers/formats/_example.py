@@ -27,7 +27,7 @@ import orjson
 import pyarrow as pa
 
 from any2ds.core.metadata import RECIPE_KEY
-from any2ds.core.tables import to_json, value_of_text, values
+from any2ds.core.tables import is_list, to_json, value_of_text, values
 
 Kind = Literal["bytes", "int64", "float"]
 
@@ -54,14 +54,9 @@ def feature_kind(type: pa.DataType) -> FeatureKind:
     no place in those (dates, times, decimals, uint64) is the text that JSON has for it, and what is nested JSON, but
     for lists of texts, of bytes and of numbers: these are lists. A null is b"", 0 or NaN; as a list it has no values.
     """
-    if _is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
+    if is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
         return FeatureKind(plain, is_list=True)
     return FeatureKind(_plain_kind(type) or "bytes")
-
-
-def _is_list(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
 
 
 def _plain_kind(type: pa.DataType) -> Kind | None:
@@ -142,7 +137,7 @@ class _Values:
         self.depth, self._tensor_size, kind = 0, 0, feature_kind(type)
         leaf = type
         if is_of_recipe:
-            while _is_list(leaf):
+            while is_list(leaf):
                 if pa.types.is_fixed_size_list(leaf) and self.depth:
                     self._tensor_size = leaf.list_size
                 else:

@@ -16,7 +16,7 @@ from any2ds.core.kinds import kind_of_ext
 from any2ds.core.members import member_of_ext
 from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, member_column, member_value
-from any2ds.core.tables import value_of_text
+from any2ds.core.tables import is_list, value_of_text
 from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
@@ -132,7 +132,7 @@ def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
     of = pa.types
     if of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type):
         return base64.b64decode
-    if of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type):
+    if is_list(type):
         restore = _from_json(type.value_type)
         return None if restore is None else lambda values: [None if each is None else restore(each) for each in values]
     if of.is_struct(type):

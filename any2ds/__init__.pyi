@@ -117,6 +117,7 @@ def download(
     tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -277,6 +278,7 @@ def download(
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
@@ -551,6 +553,7 @@ def estimate(
     tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -712,6 +715,7 @@ def estimate(
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
@@ -971,6 +975,7 @@ def build(
     tfrecord_compression: Literal["none", "gzip"] = "none",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -1111,6 +1116,7 @@ def build(
         tfrecord_compression: none or gzip (needs output_format=tfrecord) (default: none)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)

@@ -10,7 +10,7 @@ from typing import Any
 from any2ds.config.options import OutputOptions
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import Sample
+from any2ds.core.samples import Sample, row_key
 from any2ds.storage.disk.regular import open_regular
 from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData
 from any2ds.writers.formats._members import MemberDecoder, members
@@ -26,7 +26,7 @@ class FilesShard(BaseShard):
             names = os.listdir(self._folder)
         except OSError as error:
             raise DamagedShard(access_text(error)) from error
-        named = sorted(name for name in names if not name.startswith("."))  # hidden ones are the system's
+        named = sorted((name for name in names if not name.startswith(".")), key=_place)  # hidden ones are the system's
         self._names = ["\n".join(own) for _, own in groupby(named, key=lambda name: name.partition(".")[0])]
         check_count(data, len(self._names))
         if self._names:
@@ -51,6 +51,11 @@ class FilesShard(BaseShard):
 
     def row(self, number: int) -> dict[str, Any]:
         return self._decoder.row(*self.files(number))
+
+
+def _place(name: str) -> tuple[str, str]:
+    """What files are sorted by: the key of the row, then the name. `-` and `%` come before the dot of an extension."""
+    return row_key(name.partition(".")[0]), name
 
 
 class FilesWriter:

@@ -116,6 +116,7 @@ def download(
     data_column: str = "data",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -275,6 +276,7 @@ def download(
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
@@ -548,6 +550,7 @@ def estimate(
     data_column: str = "data",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -708,6 +711,7 @@ def estimate(
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)
@@ -966,6 +970,7 @@ def build(
     data_column: str = "data",
     number_sample_per_shard: int = 10000,
     oom_shard_count: int = 5,
+    key_col: str | None = None,
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
@@ -1105,6 +1110,7 @@ def build(
         data_column: column of files in parquet (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
         number_sample_per_shard: rows in a shard (default: 10000)
         oom_shard_count: digits of the shard number (default: 5)
+        key_col: column with an id that names each sample (default: numbers)
         file_ext: extension of files; auto: by their content (default: auto)
         compute_md5: add the md5 of files to the metadata (default: True)
         compute_hash: add another hash: md5, sha256 or sha512 (default: None)

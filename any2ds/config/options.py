@@ -244,6 +244,14 @@ class OutputOptions:
         "rows in a shard", integer(1), 10000, task="The dataset", hints="shard_size samples_per_shard maxcount"
     )
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
+    key_col: str | None = option(
+        "column with an id that names each sample",
+        optional(text),
+        None,
+        "numbers",
+        task="The dataset",
+        hints="id_col key name_col",
+    )
     file_ext: str = option("extension of files; auto: by their content", extension, "auto")
     compute_md5: bool = option("add the md5 of files to the metadata", boolean, True)
     compute_hash: str | None = option(
@@ -271,7 +279,8 @@ class OutputOptions:
     @property
     def layout(self) -> Layout:
         """The names of shards and keys."""
-        return Layout(self.number_sample_per_shard, self.oom_shard_count, self.preset is not None)
+        has_names = self.key_col is not None
+        return Layout(self.number_sample_per_shard, self.oom_shard_count, self.preset is not None, has_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +532,7 @@ class Config:
         config = dataclasses.replace(
             config, input=_with_columns(config.input, [*config.media.step_columns, config.fetch.referer_col])
         )
-        _check_data_column(config)
+        _check_names(config)
         return config
 
     def to_options(self) -> dict[str, Any]:
@@ -559,9 +568,11 @@ GROUPS: tuple[Any, ...] = (
 """Those of `download`. Other commands have others, and some in common with it."""
 
 
-def _check_data_column(config: Config) -> None:
-    """Raises OptionError if the files cannot be called so."""
+def _check_names(config: Config) -> None:
+    """Raises OptionError if files or samples cannot be called so."""
     taken, output_format = config.output.data_column, config.output.output_format
+    if config.output.preset is not None and config.output.key_col is not None:
+        raise OptionError(f"key_col: with preset={config.output.preset} samples have the numbers of that tool")
     if taken in (config.input.save_additional_columns or ()):
         raise OptionError(f"save_additional_columns: {taken!r} is the column of the files (data_column)")
     is_own = config.output.preset is not None and taken == config.output.file_ext  # which tells readers what it is

@@ -105,10 +105,14 @@ class PieceFile(io.RawIOBase):
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = bytearray()
+        self._given = 0  # bytes
         self._failure: Exception | None = None
 
     def readable(self) -> bool:
         return True
+
+    def tell(self) -> int:
+        return self._given
 
     def read(self, size: int = -1) -> bytes:
         while self._failure is None and not 0 <= size <= len(self._rest):
@@ -124,4 +128,5 @@ class PieceFile(io.RawIOBase):
             raise self._failure
         part = bytes(self._rest if size < 0 else self._rest[:size])
         del self._rest[: len(part)]
+        self._given += len(part)
         return part

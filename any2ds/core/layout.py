@@ -75,12 +75,14 @@ _MOST_DIGITS = 100  # of the number of a shard in names of files, of which syste
 class Layout:
     """Names for shards of `rows_per_shard` rows, numbered with at least `shard_digits` digits.
 
-    A dataset that is to look like one of another tool `hides` what that does not write.
+    A dataset that is to look like one of another tool `hides` what that does not write. One that `has_names` has the
+    keys that a column of its list gives, in place of numbers; the samples of a shard are in the order of the names.
     """
 
     rows_per_shard: int
     shard_digits: int
     hides: bool = False
+    has_names: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Layout:
@@ -93,7 +95,7 @@ class Layout:
             raise ValueError("number_sample_per_shard and oom_shard_count must be positive")
         if rows > _MOST_ROWS or digits > _MOST_DIGITS:
             raise ValueError("number_sample_per_shard or oom_shard_count is absurd")
-        return cls(rows, digits, bool(options.get("preset")))
+        return cls(rows, digits, bool(options.get("preset")), bool(options.get("key_col")))
 
     @property
     def position_digits(self) -> int:

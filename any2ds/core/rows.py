@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
     shard_id: int
     position: int  # in the shard, from 0
-    key: str  # unique in the dataset, sorts as the list does
+    key: str  # unique in the dataset, sorts as the rows of a shard do
     url: str | None  # as it stands in the list
     caption: str | None = None
     extra: Mapping[str, Any] | None = None  # the columns of save_additional_columns
@@ -33,10 +33,11 @@ BAD_ROW_COLUMN = "any2ds.bad_row"
 """In the rows of a job: why a row could not be read; null for the others."""
 
 KEY_COLUMN = "any2ds.key"
-"""In the rows of a job of a retry: the keys of the rows, which stand in earlier shards."""
+"""In the rows of a job: the keys that do not follow from shard and position, as a column of the list gives them
+(`key_col`), or as they stand in earlier shards (in a retry). Null for a row that could not be read."""
 
 REPLACES_COLUMN = "any2ds.replaces"
-"""Goes with it: how each row failed in the earlier shard, as `stage:code`."""
+"""In the rows of a job of a retry: how each row failed in the earlier shard, as `stage:code`."""
 
 MEMBERS_COLUMN = "any2ds.replaced_members"
 """Goes with it where rows have several URLs: member -> what had become of it, as JSON."""

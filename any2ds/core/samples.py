@@ -21,6 +21,7 @@ LONGEST_REASON = 200  # characters
 LONGEST_HEADER = 512
 LONGEST_FINAL_URL = 2048
 LONGEST_MESSAGE = 2048
+_PART_DIGITS = 4  # at least; of the number behind the key of a row that has several samples
 
 
 def taken_extensions(has_members: bool, has_captions: bool, further: Collection[str] = ()) -> frozenset[str]:
@@ -208,13 +209,7 @@ def sample_key(row_key: str, part: int | None, parts: int) -> str:
 
     The numbers of a row have the same width, four digits or as many as the last one needs, so that keys sort.
     """
-    return row_key if part is None else f"{row_key}_{part:0{max(4, len(str(parts - 1)))}d}"
-
-
-def part_of(key: str) -> int | None:
-    """The number that `sample_key` has put behind the key of the row."""
-    _, _, part = key.partition("_")
-    return int(part) if part.isascii() and part.isdecimal() else None
+    return row_key if part is None else f"{row_key}_{part:0{max(_PART_DIGITS, len(str(parts - 1)))}d}"
 
 
 def member_column(ext: str) -> str:
@@ -233,4 +228,5 @@ def member_value(ext: str, data: bytes) -> str | bytes:
 
 def row_key(key: str) -> str:
     """The key of the row that the sample with `key` comes from."""
-    return key.partition("_")[0]
+    row, _, part = key.rpartition("_")
+    return row if row and len(part) >= _PART_DIGITS and part.isascii() and part.isdecimal() else key

@@ -134,26 +134,34 @@ def _value(value: pa.Scalar) -> Any:
         return None
 
 
+def with_leaves(type: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with `leaf` of each part that has no parts itself."""
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(with_leaves(field.type, leaf)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(with_leaves(type.key_type, leaf), with_leaves(type.item_type, leaf))
+    if not is_list(type):
+        return leaf(type)
+    values = type.value_field.with_type(with_leaves(type.value_type, leaf))
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(values, type.list_size)
+    return pa.large_list(values) if pa.types.is_large_list(type) else pa.list_(values)
+
+
 def _exact(type: pa.DataType, unit: str | None) -> pa.DataType:
     """With times in `unit`, or as text, instead of in nanoseconds: of these pyarrow makes values of pandas if that is
     installed, whose text differs."""
-    if pa.types.is_timestamp(type) and type.unit == "ns":
-        return pa.timestamp(unit, type.tz) if unit else pa.string()
-    if pa.types.is_duration(type) and type.unit == "ns":
-        return pa.duration(unit) if unit else pa.string()
-    if pa.types.is_struct(type):
-        return pa.struct([field.with_type(_exact(field.type, unit)) for field in type])
-    if pa.types.is_map(type):
-        return pa.map_(_exact(type.key_type, unit), _exact(type.item_type, unit))
-    if pa.types.is_fixed_size_list(type):
-        return pa.list_(type.value_field.with_type(_exact(type.value_type, unit)), type.list_size)
-    if pa.types.is_large_list(type):
-        return pa.large_list(type.value_field.with_type(_exact(type.value_type, unit)))
-    if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(_exact(type.value_type, unit)))
-    if pa.types.is_dictionary(type) and _exact(type.value_type, unit) != type.value_type:
-        return _exact(type.value_type, unit)
-    return type
+
+    def leaf(type: pa.DataType) -> pa.DataType:
+        if pa.types.is_timestamp(type) and type.unit == "ns":
+            return pa.timestamp(unit, type.tz) if unit else pa.string()
+        if pa.types.is_duration(type) and type.unit == "ns":
+            return pa.duration(unit) if unit else pa.string()
+        if pa.types.is_dictionary(type) and (values := with_leaves(type.value_type, leaf)) != type.value_type:
+            return values
+        return type
+
+    return with_leaves(type, leaf)
 
 
 def _parquet(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:

@@ -47,6 +47,7 @@ from any2ds.dataset.shards import ShardEntry, ShardTable
 from any2ds.readers.contract import Field, Wanted
 from any2ds.readers.inputs import File, Input, inputs_of
 from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.names import safe_names
 from any2ds.readers.rows import TypedRows
 from any2ds.storage.lists import stamps
 from any2ds.storage.stores import Stores
@@ -108,6 +109,7 @@ class _Join:
         self._before = AddedColumns.of(dataset.folder)
         self._own_column, _, of_list = wanted.on.partition(":")
         self._list_column = of_list or self._own_column
+        self._on_names = self._own_column == "key" and dataset.layout is not None and dataset.layout.has_names
         names = ("url_list", "input_format", "separator", "encoding", "rows")
         given = {name: value for name in names if (value := getattr(wanted, name)) is not None}
         self._options: InputOptions = parse_options(given, [InputOptions]).groups[0]
@@ -241,7 +243,8 @@ class _Join:
         """Keys, and the added columns."""
         for batch in self._read():
             columns = [batch[name] for name in self._names]
-            yield _comparable(batch[self._list_column]), pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            keys = _comparable(batch[self._list_column])
+            yield safe_names(keys) if self._on_names else keys, pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     # --- the dataset ---
 

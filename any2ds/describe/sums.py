@@ -201,12 +201,13 @@ class MetadataSums:
     def _last_outcomes(self, files: ShardFiles, table: pa.Table) -> pa.Table:
         """The rows that no later shard has."""
         dataset = self._dataset
-        if dataset.is_img2dataset or dataset.layout is None or "key" not in table.schema.names:
+        if dataset.is_img2dataset or "key" not in table.schema.names:
             return table
         if self._retried:
             table = table.filter(pc.invert(pc.is_in(table["key"], pa.array(self._retried, pa.string()))))
-        is_own = pc.starts_with(table["key"], dataset.layout.shard_name(files.shard_id))
-        self._retried.update(table.filter(pc.invert(pc.fill_null(is_own, True)))["key"].to_pylist())
+        segment = dataset.run.segment_of(files.shard_id) if dataset.run is not None else None
+        if segment is not None and segment.kind == "retry":
+            self._retried.update(table["key"].to_pylist())
         return table
 
     def _add(self, table: pa.Table) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ def estimate(options: ParsedOptions) -> Estimate:
     wanted = options.group(EstimateOptions)
     groups = tuple(group for group in options.groups if not isinstance(group, EstimateOptions))
     config = Config.of(replace(options, groups=groups))
+    config = replace(config, output=replace(config.output, key_col=None))  # which costs one more reading of the list
     if not config.run.quiet:
         stderr_console().print("reading the list")
     found = survey(config, wanted.sample)

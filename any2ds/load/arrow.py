@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError, error_text
+from any2ds.core.tables import is_list
 from any2ds.load.libraries import imported
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _type_of_spark(type: pa.DataType) -> pa.DataType:
         return pa.float32()
     if of.is_null(type):
         return pa.string()
-    if of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type):
+    if is_list(type):
         return pa.list_(_type_of_spark(type.value_type))
     if of.is_struct(type):
         return pa.struct([field.with_type(_type_of_spark(field.type)) for field in type])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import RECIPE_KEY, stored_rows
-from any2ds.core.tables import values
+from any2ds.core.tables import is_list, values
 from any2ds.writers.formats.parquet import THRIFTY
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Nulls:
                 self.absent[name] = None
             elif column.null_count:
                 self.valid[name] = bytes(column.is_valid().cast(pa.uint8()).to_pylist())
-            if _is_list(column.type) and pc.list_flatten(column).null_count:
+            if is_list(column.type) and pc.list_flatten(column).null_count:
                 self.lists[name] = {
                     n: each for n, each in enumerate(values(column)) if each is not None and None in each
                 }
@@ -125,11 +125,6 @@ def _without_nulls(file: pq.FileMetaData) -> set[str]:
     return {name for name, count in nulls.items() if not count}
 
 
-def _is_list(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
-
-
 def _has_floats(type: pa.DataType) -> bool:
     """Whether its values may be NaN or infinite, which JSON has no notation for."""
     if pa.types.is_nested(type):
@@ -139,7 +134,7 @@ def _has_floats(type: pa.DataType) -> bool:
 
 def _is_inexact_in_records(type: pa.DataType) -> bool:
     """Whether a value that is not null is another one in a record: rounded to float32, a bool as a number, or JSON."""
-    if _is_list(type):
+    if is_list(type):
         inner = type.value_type
         return bool(pa.types.is_boolean(inner) or pa.types.is_nested(inner) or pa.types.is_float64(inner))
     return bool(pa.types.is_nested(type) or pa.types.is_float64(type))

@@ -282,7 +282,7 @@ def _part(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | 
             else part.span(len(every), shards.starts)
         )
     of_recipe = next((each for each in recipe.splits if each.name == part.name), None) if recipe is not None else None
-    if of_recipe is not None and not part.by_hash and not shards.retries:
+    if of_recipe is not None and not part.by_hash and not shards.unnumbered:
         return _of_recipe(shards, of_recipe.numbers, part)
     if not rows.has(SPLIT):
         raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -66,7 +67,7 @@ class ShardSet:
     file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
     # those of other tools' tar files are taken as a whole, and 0 is unknown
     further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
-    retries: tuple[range, ...] = ()  # numbers of shards whose samples have the keys of earlier shards
+    unnumbered: tuple[range, ...] = ()  # shards whose samples have other keys than those of its number
     added: pa.Schema | None = None  # columns that some `tables` have, and data files have not
 
     @classmethod
@@ -109,7 +110,7 @@ class ShardSet:
             machine=platform.node(),
             file_bytes=array("Q", table.column("bytes")),
             further=_further(dataset),
-            retries=_retries(dataset),
+            unnumbered=_unnumbered(dataset),
             added=added.schema if added is not None and tables else None,
         )
 
@@ -140,7 +141,7 @@ class ShardSet:
 
     def key_start(self, shard: int) -> str:
         """With what the keys of the samples of a shard begin; "" if that is unknown."""
-        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.retries)):
+        if not self.is_own or (self.shard_ids and any(self.shard_ids[shard] in each for each in self.unnumbered)):
             return ""
         return self.names[shard].partition(".")[0]
 
@@ -189,9 +190,13 @@ def _further(dataset: Dataset) -> tuple[str, ...]:
     return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
 
 
-def _retries(dataset: Dataset) -> tuple[range, ...]:
-    segments = dataset.run.segments if dataset.run is not None else ()
-    return tuple(range(each.first_shard, each.end or 0) for each in segments if each.kind == "retry")
+def _unnumbered(dataset: Dataset) -> tuple[range, ...]:
+    """The shards of retries, whose keys are those of earlier ones; all shards where a column gives the keys."""
+    if dataset.run is None:
+        return ()
+    if dataset.layout is not None and dataset.layout.has_names:
+        return (range(sys.maxsize),)
+    return tuple(range(each.first_shard, each.end or 0) for each in dataset.run.segments if each.kind == "retry")
 
 
 def _table_of_stats(dataset: Dataset) -> ShardTable:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from any2ds.core.digests import as_text
 from any2ds.core.errors import ReadError
+from any2ds.core.tables import with_leaves
 from any2ds.readers.contract import Block, Field
 
 BATCH_ROWS = 65536
@@ -77,19 +78,8 @@ def decoded(array: pa.Array, keeps_dictionary: bool = False) -> pa.Array:
 
 def storable(type: pa.DataType) -> pa.DataType:
     """`type` without views, from which Arrow cannot take rows."""
-    if pa.types.is_string_view(type):
-        return pa.string()
-    if pa.types.is_binary_view(type):
-        return pa.binary()
-    if pa.types.is_struct(type):
-        return pa.struct([field.with_type(storable(field.type)) for field in type])
-    if pa.types.is_map(type):
-        return pa.map_(storable(type.key_type), storable(type.item_type))
-    if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(storable(type.value_type)))
-    if pa.types.is_large_list(type):
-        return pa.large_list(type.value_field.with_type(storable(type.value_type)))
-    return type
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return with_leaves(type, lambda part: plain.get(part, part))
 
 
 def _is_view(type: pa.DataType) -> bool:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from any2ds.config.options import InputOptions
-from any2ds.core.compression import PieceFile
 from any2ds.readers.inputs import File, Input
 from any2ds.readers.sources import Source
 from any2ds.storage.lists import stamps
@@ -50,7 +49,7 @@ class RandomPart(Source):
         sizes = [each.size or 0 for each in stamps([part.file for part in files])]
         places = _places(sizes, random.Random(options.shuffle))
         return [
-            dataclasses.replace(part, open_part=partial(_BlockStream, part, size, own, is_first=not number))
+            dataclasses.replace(part, pieces=partial(_lines, part, size, own, is_first=not number))
             for number, (part, size, own) in enumerate(zip(files, sizes, places, strict=True))
         ]
 
@@ -76,24 +75,8 @@ def _places(sizes: Sequence[int], rng: random.Random) -> list[list[int]]:
     return places
 
 
-class _BlockStream(PieceFile):
-    """The whole lines that stand for a file; `tell` is the number of bytes that were read. Where a value spans lines, a
-    row at the edge of a block may be a bad one."""
-
-    def __init__(self, part: Any, size: int, places: Sequence[int], is_first: bool) -> None:
-        super().__init__(_pieces(part, size, places, is_first))
-        self._given = 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = super().read(size)
-        self._given += len(data)
-        return data
-
-    def tell(self) -> int:
-        return self._given
-
-
-def _pieces(part: Any, size: int, places: Sequence[int], is_first: bool) -> Iterator[bytes]:
+def _lines(part: Any, size: int, places: Sequence[int], is_first: bool) -> Iterator[bytes]:
+    """Whole lines in place of a file. Where a value spans lines, a row at the edge of a block may be a bad one."""
     has_header = part.is_separated and part.form.columns is None
     if is_first or (places and has_header):
         head = part.file.ranges([0], [min(size, BLOCK)])[0]

@@ -13,7 +13,7 @@ from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
 from any2ds.core.errors import OptionError
 from any2ds.core.members import URL, Members, column, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
-from any2ds.core.rows import RENAMED
+from any2ds.core.rows import KEY_COLUMN, RENAMED
 from any2ds.readers.contract import Field
 from any2ds.readers.paths import EACH, NUMBER, list_of
 from any2ds.readers.urls import UrlRules
@@ -25,10 +25,10 @@ _LONGEST_NAME = 100  # characters of the name of a column that is worth to be re
 
 
 def wanted_columns(
-    options: InputOptions, hash_cols: Mapping[str, str], hashes: Collection[str], existing: Sequence[str] = ()
+    options: InputOptions, own: Mapping[str, str], hashes: Collection[str], existing: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Maps each column of the dataset to its name in the list, or to the path of its values; `hash_cols` are those of
-    hashes that are expected, `existing` the columns of the list that `*` stands for.
+    """Maps each column of the dataset to its name in the list, or to the path of its values; `own` are those of
+    expected hashes and of names, `existing` the columns of the list that `*` stands for.
 
     An additional column whose name any2ds writes itself is called `list_width`, say. Raises OptionError for other
     names that cannot be, and for paths through several lists.
@@ -48,7 +48,7 @@ def wanted_columns(
             "a column 'caption' is what caption_col is for: caption_col=caption, or give it another name:"
             " save_additional_columns=caption:text"
         )
-    wanted |= hash_cols
+    wanted |= own
     each = None if wanted["url"] in existing else list_of(wanted["url"])
     if each is not None:
         wanted[f"{each.replace('.', '_')}_index"] = each + NUMBER
@@ -105,7 +105,7 @@ def url_column_advice(existing: Collection[str]) -> str:
 
 
 def fields_of(
-    columns: Mapping[str, str], options: InputOptions, url_columns: Collection[str], hash_cols: Collection[str]
+    columns: Mapping[str, str], options: InputOptions, url_columns: Collection[str], own: Collection[str]
 ) -> list[Field]:
     """The columns of the dataset, by their names in the list; those of the URL template are text unless declared.
 
@@ -116,7 +116,9 @@ def fields_of(
     def kind(name: str) -> str:
         if name in url_columns:
             return "url"
-        return name if name == "caption" else "hash" * (name in hash_cols)
+        if name in own:
+            return "name" if name == KEY_COLUMN else "hash"
+        return name if name == "caption" else ""
 
     of_template = dict.fromkeys(UrlRules.of(options).columns, pa.string())
     fields = [Field(name, source, kind(name), (of_template | types).get(source)) for name, source in columns.items()]

@@ -21,7 +21,7 @@ class Field:
 
     name: str
     source: str  # its name in the list, or the path of its values
-    kind: str = ""  # "url", "caption", "hash" and "key" are text; others have the type of their first values
+    kind: str = ""  # "url", "caption", "hash", "key" and "name" are text; others have the type of their first values
     type: pa.DataType | None = None  # that is declared
 
 

@@ -25,10 +25,10 @@ from any2ds.core.manifest import key_format
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.on_disk import held
 from any2ds.core.rows import BAD_ROW_COLUMN as BAD_ROWS
-from any2ds.core.rows import Row
+from any2ds.core.rows import KEY_COLUMN, Row
 from any2ds.core.samples import Samples, release
 from any2ds.core.tables import values
-from any2ds.readers.seen_urls import SeenUrls
+from any2ds.readers.seen_texts import SeenTexts
 from any2ds.storage.disk.space import Room
 
 _BYTES_AT_ONCE = 1 << 22  # of URLs that are compared
@@ -60,7 +60,7 @@ def _characters(texts: pa.Array) -> bytes:
 def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions, of_members: bool = True) -> Urls | None:
     """For each row a text of the columns that transforms read, and of those of its further URLs, unless each row is
     one URL of several (not `of_members`); None if there are no such columns."""
-    own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS}
+    own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS, KEY_COLUMN}
     members = media.members if of_members else None
     further = (*members.url_columns[1:], *members.hash_columns) if members is not None else ()
     columns = [name for name in rows.schema.names if name not in own and (media.looks_at(name) or name in further)]
@@ -165,7 +165,7 @@ def _marked(
     key, starts, failure = key_format(layout).format, list[int](), None
     room = Room(Path(tempfile.gettempdir()), 0, "set TMPDIR to a folder with more room")
 
-    def added_to(seen: SeenUrls) -> Iterator[pa.RecordBatch]:
+    def added_to(seen: SeenTexts) -> Iterator[pa.RecordBatch]:
         nonlocal failure
         row = 0
         iterator = iter(batches)
@@ -183,14 +183,18 @@ def _marked(
             row += batch.num_rows
             yield batch
 
-    with room.watched(), closing(SeenUrls()) as seen:
+    with room.watched(), closing(SeenTexts()) as seen:
         rows, duplicates = held(added_to(seen)), seen.duplicates()
         row, first = next(duplicates, (-1, -1))
+        names = {first: "" for _, first in seen.duplicates()} if layout.has_names else {}  # row -> its name
         for start, batch in zip(starts, rows, strict=True):
+            if names:
+                own = enumerate(batch[KEY_COLUMN].to_pylist(), start)
+                names.update((number, name) for number, name in own if number in names)
             keys: list[str | None] = [None] * batch.num_rows
             while start <= row < start + batch.num_rows:
                 shard, place = divmod(first, layout.rows_per_shard)
-                keys[row - start] = key(shard=shard_at(shard), position=place)
+                keys[row - start] = names.get(first) or key(shard=shard_at(shard), position=place)
                 row, first = next(duplicates, (-1, -1))
             yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))
     if failure is not None:

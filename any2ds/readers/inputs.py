@@ -23,6 +23,7 @@ import pyarrow as pa
 from any2ds.config.options import InputOptions
 from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
+from any2ds.core.compression import PieceFile
 from any2ds.core.errors import Any2dsError, InputError, OptionError, ReadError, WrongFormat
 from any2ds.readers import compressed
 from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS, arrow_blocks, is_text_or_binary
@@ -68,7 +69,7 @@ class File:
     is_compression_given: bool = False  # by input_format; then the first bytes are checked too
     stream: str = STDIN
     extent: Extent = field(default_factory=Extent, compare=False)
-    open_part: Callable[[], BinaryIO] | None = None  # some lines in place of all; `tell` is the number of bytes read
+    pieces: Callable[[], Iterator[bytes]] | None = None  # some of its lines, which are read in place of all
     given: str = field(default="", compare=False)  # the file, folder or glob by which it was found
     below: str = field(default="", compare=False)  # its path below that folder, or the folders without wildcards
     passed_over: tuple[str, ...] = field(default=(), compare=False)  # txt files in that folder that are not read
@@ -109,7 +110,7 @@ class File:
     def blocks(self, wanted: Wanted) -> Generator[Block, None, None]:
         reader = self.reader()
         with ExitStack() as opened:
-            source = self._open(opened, reader.seekable) if self.open_part is None else self.open_part()
+            source = self._open(opened, reader.seekable)
             content = self.content(source, opened, reader.seekable)
             for block in reader.blocks(content, wanted.without(self.partitions)):
                 self.extent.rows = getattr(reader, "rows", None)
@@ -158,6 +159,8 @@ class File:
             if sys.stdin is None:
                 raise InputError("there is no standard input")
             return sys.stdin.buffer
+        if self.pieces is not None:
+            return cast(BinaryIO, PieceFile(self.pieces()))
         try:
             if self.file is None:
                 return opened.enter_context(open(self.stream, "rb"))

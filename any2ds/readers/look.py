@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from any2ds.core.compression import kind_of
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
 from any2ds.readers.arrow import ARROW, is_text_or_binary
-from any2ds.readers.bad_rows import excerpt, one_line
+from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Field, Wanted
-from any2ds.readers.formats._paths import names_with_paths
 from any2ds.readers.inputs import File
 from any2ds.storage.stores import is_local
 
@@ -65,7 +63,7 @@ def refuse_unreadable(files: Sequence[File], wanted: Wanted, fields: Sequence[Fi
 
 def _looked_at(file: File, wanted: Wanted, is_alone: bool) -> _Fault | pa.Schema | None:
     """The fault of a file, or its schema if it is Parquet. Reading tells what is wrong with a text that `is_alone`."""
-    if file.file is None or file.open_part is not None:
+    if file.file is None or file.pieces is not None:
         return None
     wanted = wanted.without(file.partitions)
     try:
@@ -82,45 +80,37 @@ def _looked_at(file: File, wanted: Wanted, is_alone: bool) -> _Fault | pa.Schema
     if file.compression is not None:
         is_compressed = file.is_compression_given or file.compression == "br" or kind_of(head) is not None
         return None if is_compressed or not head else _Fault(file, f"it is not compressed as {file.compression}")
-    if file.format == "parquet":
-        return _of_parquet(file, head, wanted)
-    return None if is_alone else _of_text(file, head, wanted)
-
-
-def _of_parquet(file: File, head: bytes, wanted: Wanted) -> _Fault | pa.Schema | None:
-    assert file.file is not None
-    if not head.startswith(b"PAR1"):
+    if file.format == "parquet" and not head.startswith(b"PAR1"):
         what = f"it begins with {excerpt(head[:200], 60)!r}" if head else "it is empty"
         return _Fault(file, f"this is not Parquet: {what}")
+    if is_alone and file.format != "parquet":
+        return None
     try:
-        with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
-            schema = parquet.schema_arrow
-    except Exception as error:
-        if isinstance(error, (pa.ArrowException, EOFError)) or (isinstance(error, OSError) and error.errno is None):
-            return _Fault(file, f"this Parquet file is cut off or damaged: {one_line(error)}")
-        return None  # an error of a file system, which is told when the file is read
-    existing = names_with_paths(schema, wanted.names)
-    missing = [name for name in wanted.names if name in wanted.required and name not in existing]
-    return _no_column(file, missing, schema.names) if missing else schema
+        return _begun(file, head, wanted)
+    except MissingColumns as error:
+        is_further_on = len(head) == _HEAD and file.format in ("json", "jsonl")  # a key may occur there
+        return None if is_further_on else _no_column(file, error.missing, error.existing)
+    except WrongFormat as error:
+        hint = f": --input_format={error.format} reads it" if error.format else ""
+        return _Fault(file, f"{error.reason}{hint}", True)
+    except ReadError as error:  # of a text maybe because this is its beginning; of a file system without a place
+        if file.format == "parquet" and error.where:
+            return _Fault(file, f"this Parquet file is cut off or damaged: {error.reason}")
+    except InputError:  # which is told when it is read
+        pass
+    return None
 
 
-def _of_text(file: File, head: bytes, wanted: Wanted) -> _Fault | None:
-    is_cut = len(head) == _HEAD
-    if is_cut:  # behind a whole line
-        head = head[: head.rfind(b"\n") + 1] or (b"" if file.is_separated else head)
+def _begun(file: File, head: bytes, wanted: Wanted) -> pa.Schema | None:
+    """The schema of a Parquet file; of a text that begins with `head`, the first rows are read."""
     with ExitStack() as opened:
-        try:
-            reader = file.reader()
-            next(reader.blocks(file.content(io.BytesIO(head), opened, reader.seekable), wanted), None)
-        except MissingColumns as error:
-            if is_cut and not file.is_separated:  # a key may occur further on
-                return None
-            return _no_column(file, error.missing, error.existing)
-        except WrongFormat as error:
-            hint = f": --input_format={error.format} reads it" if error.format else ""
-            return _Fault(file, f"{error.reason}{hint}", True)
-        except (InputError, ReadError):  # which may be because this is the beginning only
-            pass
+        if file.format == "parquet":
+            schema: pa.Schema = file.row_groups(opened, wanted).schema
+            return schema
+        if len(head) == _HEAD:  # behind a whole line
+            head = head[: head.rfind(b"\n") + 1] or (b"" if file.is_separated else head)
+        reader = file.reader()
+        next(reader.blocks(file.content(io.BytesIO(head), opened, reader.seekable), wanted), None)
     return None
 
 
@@ -153,16 +143,20 @@ def _fits(file: File, field: Field, type: pa.DataType) -> bool:
 
     Others among them become bad rows.
     """
-    assert file.file is not None
     try:
-        with closing(file.file.open(True)) as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
-            batch = next(parquet.iter_batches(_FIRST_ROWS, columns=[field.source], use_threads=False))
-        _, misfits = ARROW.convert(batch.column(0), type, field)
+        with ExitStack() as opened:
+            groups = file.row_groups(opened, Wanted.only(field.source))
+            block = next(groups.blocks(*range(len(groups.sizes))), None)
+    except (InputError, ReadError):  # which are told when it is read
+        return True
+    if block is None:
+        return True
+    values = block.values[field.source][:_FIRST_ROWS]
+    try:
+        _, misfits = ARROW.convert(values, type, field)
     except ReadError:
         return False
-    except Exception:  # of a file system, or of a damaged file: told when it is read
-        return True
-    return len(misfits) < max(1, int(batch.num_rows - batch.column(0).null_count))
+    return len(misfits) < max(1, int(len(values) - values.null_count))
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from any2ds.core.layout import Layout
 from any2ds.core.manifest import URLS, row_urls, urls_sha256
 from any2ds.core.on_disk import Held, serialized
-from any2ds.core.rows import JOB_COLUMNS, SETTLED_COLUMN, ShardJob
+from any2ds.core.rows import JOB_COLUMNS, KEY_COLUMN, SETTLED_COLUMN, ShardJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,16 @@ class Cut:
     rows: int
     batches: tuple[pa.RecordBatch, ...]
     is_broken_off: bool = False  # the list could not be read to its end
-    url_columns: Sequence[str] = URLS  # of all URLs of a row
+    url_columns: Sequence[str] = URLS  # of all URLs of a row, and of its name
 
     def urls(self) -> list[str | None]:
         return [url for batch in self.batches for url in batch.column("url").to_pylist()]
+
+    def keys(self, layout: Layout) -> Iterator[str]:
+        """The key of each row; empty for one without a name."""
+        if layout.has_names:
+            return (name or "" for batch in self.batches for name in batch.column(KEY_COLUMN).to_pylist())
+        return map(layout.keys(self.shard_id), range(self.rows))
 
     def fingerprint(self) -> str:
         """A hash of the URLs of its rows."""

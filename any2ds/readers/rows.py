@@ -20,6 +20,7 @@ from any2ds.readers.arrow import ARROW, storable
 from any2ds.readers.bad_rows import misfit, one_line
 from any2ds.readers.contract import Block, Field, Wanted
 from any2ds.readers.formats._paths import path_to_text
+from any2ds.readers.names import safe_names
 from any2ds.readers.paths import EACH
 from any2ds.readers.urls import UrlRules
 
@@ -103,6 +104,8 @@ class TypedRows:
         for field in self._fields:
             if field.kind == "url":
                 arrays[field.name] = self._urls.apply(arrays[field.name])
+            elif field.kind == "name":
+                arrays[field.name] = safe_names(arrays[field.name])
         batch = pa.RecordBatch.from_arrays([arrays[field.name] for field in self._fields], schema=self.schema)
         return with_reasons(batch, {row: f"{file}{block.place(row)}: {why}" for row, why in reasons.items()})
 

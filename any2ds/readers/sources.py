@@ -21,12 +21,13 @@ from any2ds.core.errors import InputError, MissingColumns, OptionError, ReadErro
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
 from any2ds.core.metadata import HASHES
-from any2ds.core.rows import RENAMED
+from any2ds.core.rows import KEY_COLUMN, RENAMED
 from any2ds.readers.columns import ALL, fields_of, hash_sources, url_column_advice, wanted_columns
 from any2ds.readers.contract import Field, Wanted
 from any2ds.readers.first_rows import LOOKED_AT, column_with_urls, has_url, no_urls, refuse_columns
 from any2ds.readers.inputs import Extent, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.look import refuse_unreadable
+from any2ds.readers.names import refuse_unusable_names
 from any2ds.readers.paths import EACH, NUMBER, list_of, path_of
 from any2ds.readers.rows import TypedRows
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
@@ -65,8 +66,8 @@ class Source:
     without rows, an absent column or a missing library; and ReadError if the list is broken from its start.
 
     `verify_hash` has the columns of expected hashes, if they are to be verified; `hashes` are the columns of computed
-    ones. A list of URLs alone (txt) has no columns: wanted columns are ignored with `ignores_columns`, else refused.
-    With `is_looked_at` another Source has found that all of its files can be read.
+    ones; `key_col` gives the names of samples. A list of URLs alone (txt) has no columns: wanted columns are ignored
+    with `ignores_columns`, else refused. With `is_looked_at` another Source has found that all files can be read.
     """
 
     def __init__(
@@ -77,28 +78,30 @@ class Source:
         hashes: Collection[str] = HASHES,
         ignores_columns: bool = False,
         is_looked_at: bool = False,
+        key_col: str | None = None,
     ) -> None:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
         urls = UrlRules.of(options)
         self._inputs = self._found_inputs(options, stores or Stores())
         existing = self._columns_of_list(options, urls) if _asks_for_names(options) else ()
-        columns = wanted_columns(options, hash_cols, hashes, existing)
+        own = hash_cols if key_col is None else {**hash_cols, KEY_COLUMN: key_col}
+        columns = wanted_columns(options, own, hashes, existing)
         self._all = frozenset(existing if ALL in (options.save_additional_columns or ()) else ())
         if urls.columns:
             columns["url"] = urls.columns[0]
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
-            own = "url" if all(isinstance(part, File) for part in self._inputs) else options.url_col
-            absent = tuple(dict.fromkeys(name for name in (*columns.values(), *urls.columns) if name != own))
+            only = "url" if all(isinstance(part, File) for part in self._inputs) else options.url_col
+            absent = tuple(dict.fromkeys(name for name in (*columns.values(), *urls.columns) if name != only))
             if absent and not ignores_columns:
                 raise _without_columns(self._inputs[0], absent)
-            columns = {"url": own, **{name: source for name, source in columns.items() if source not in absent}}
+            columns = {"url": only, **{name: source for name, source in columns.items() if source not in absent}}
             self.ignored_columns = absent
         if urls.columns:
             columns["url"] = ""
         self._url_columns = ("url", *members.url_columns)
-        self._fields = fields_of(columns, options, self._url_columns, hash_cols)
+        self._fields = fields_of(columns, options, self._url_columns, own)
         sources = (field.source for field in self._fields if field.kind == "url")
         self._url_sources = urls.columns or tuple(dict.fromkeys(sources))
         self._typed = TypedRows(self._fields, urls, options.on_bad_row == "stop")
@@ -131,11 +134,25 @@ class Source:
         stores, hashes = Stores(config.storage.storage_options), hash_columns(config.output)
         ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
-        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns, is_looked_at)
+        key_col = config.output.key_col
+        if key_col is not None and not is_looked_at:
+            cls._check_names(config, stores, key_col)
+        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns, is_looked_at, key_col)
         for column in config.media.step_columns:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
+
+    @classmethod
+    def _check_names(cls, config: Config, stores: Stores, key_col: str) -> None:
+        """Raises InputError if the column is no name for each row. The list is read once for this alone."""
+        options = dataclasses.replace(
+            config.input, caption_col=None, save_additional_columns=None, column_types=None, shuffle=None
+        )
+        with cls(options, stores=stores, key_col=key_col) as source:
+            if not source.can_be_read_again:
+                raise InputError("key_col: the list is read twice: give a file, not standard input, a pipe or a stream")
+            refuse_unusable_names(source.batches(), key_col, config.output.output_format == "files")
 
     def _columns_of_list(self, options: InputOptions, urls: UrlRules) -> tuple[str, ...]:
         """The names of all columns of the first input, and of the folders of its partitions; none of a txt."""
@@ -192,8 +209,8 @@ class Source:
         """The columns of a file: the first one must have them all, the others what is needed to fetch and to check."""
         others = [field.source for field in self._fields if field.source]
         names = tuple(dict.fromkeys([*self._url_sources, *others]))
-        checked = [field.source for field in self._fields if field.kind == "hash"]
-        required = frozenset(names if is_first else [*self._url_sources, *checked])
+        needed = [field.source for field in self._fields if field.kind in ("hash", "name")]
+        required = frozenset(names if is_first else [*self._url_sources, *needed])
         return Wanted(names, required, self._url_sources, is_first and any(not field.kind for field in self._fields))
 
     def _look_ahead(self) -> bool:
@@ -223,7 +240,7 @@ class Source:
         """`url`, then `caption` and `expected_hash` if the list has them, as strings; then the additional columns."""
         if self._typed.schema is None:
             raise AssertionError("the types are known since the first rows were read")
-        return self._typed.schema
+        return pa.schema([field for field in self._typed.schema if field.name != KEY_COLUMN])
 
     @property
     def files(self) -> list[str]:
@@ -302,9 +319,9 @@ class Source:
     def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
         """The rows up to the limit, in batches of `schema`; with `ends`, an empty batch after each file.
 
-        A last column is BAD_ROW_COLUMN. With a seed the rows are shuffled, with `ends` within each file. Raises
-        ReadError where the list breaks off, after yielding the rows before; of a shuffled list some of these are
-        missing.
+        Further columns are BAD_ROW_COLUMN and, with names, KEY_COLUMN. With a seed the rows are shuffled, with `ends`
+        within each file. Raises ReadError where the list breaks off, after yielding the rows before; of a shuffled list
+        some of these are missing.
         """
         with closing(self._in_order(ends) if self._seed is None else self._shuffled(self._seed, ends)) as rows:
             yield from rows if self._limit is None else _first_rows(rows, self._limit)

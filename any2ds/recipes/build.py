@@ -101,7 +101,7 @@ _NOT_FOR_BUILD = {
         ("output_folder", "preset", "incremental_mode", "data_column"),
         "the dataset of a recipe is in data_dir/name/config/version",
     ),
-    "referer_col": "it is for a column of a list",
+    **dict.fromkeys(("referer_col", "key_col"), "it is for a column of a list"),
 }
 _OF_URLS = (  # options that change nothing of samples which a recipe generates
     "verify_hash",

@@ -82,19 +82,20 @@ def difference(output: OutputFolder, layout: Layout, cut: Cut, made: ShardRows) 
     if made.urls_sha256 == cut.fingerprint():
         return ""
     name = layout.shard_name(cut.shard_id)
-    stored = _stored_urls(output, layout, cut.shard_id)
-    for position, now in enumerate(cut.urls()):
-        before = stored.get(layout.key(cut.shard_id, position), now) or ""
+    stored = stored_urls(output, layout, cut.shard_id)
+    for position, (key, now) in enumerate(zip(cut.keys(layout), cut.urls(), strict=True)):
+        before = stored.get(key, now) or ""
         if without_credentials(before) != without_credentials(now or ""):  # metadata have none
             number = cut.start + position + 1
             return f"row {number:,} of the list (shard {name}) was {_shown(before)}, and is now {_shown(now)}"
     if made.count != cut.rows:
         return f"shard {name} was made from {made.count:,} rows, and the list has {cut.rows:,} for it now"
     first, last = cut.start + 1, cut.start + cut.rows
-    return f"shard {name} (rows {first:,} to {last:,} of the list) was made from other URLs"
+    what = "URLs or keys" if layout.has_names else "URLs"
+    return f"shard {name} (rows {first:,} to {last:,} of the list) was made from other {what}"
 
 
-def _stored_urls(output: OutputFolder, layout: Layout, shard_id: int) -> dict[str, str | None]:
+def stored_urls(output: OutputFolder, layout: Layout, shard_id: int) -> dict[str, str | None]:
     """Key -> URL, as the metadata of a finished shard has it; nothing if they cannot be read."""
     try:
         with output.open(layout.metadata_name(shard_id)) as file:

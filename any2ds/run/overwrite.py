@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.samples import row_key
 from any2ds.dataset import tfds
+from any2ds.run.compare import stored_urls
 from any2ds.run.user_files import ShardNames, refuse_lists
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lists import InputFile
@@ -39,7 +41,8 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     members = {name: output.names(name) for name in own if name.isdecimal()}
     foreign = sorted(name for name in names if _is_stats(name) and shards.shard_of(name) is None)
     for folder, inside in members.items():
-        foreign += [f"{folder}/{name}" for name in inside if not _is_of_sample(name, int(folder), shards.names)]
+        named = stored_urls(output, shards.names, int(folder)) if shards.names.has_names else {}
+        foreign += [f"{folder}/{name}" for name in inside if not _is_of_sample(name, int(folder), shards.names, named)]
     if foreign:
         raise OutputError(
             f"{output.url!r} holds what any2ds did not write ({', '.join(map(printable, foreign[:3]))}): nothing was "
@@ -71,8 +74,10 @@ def _is_stats(name: str) -> bool:
     return bool(layout.finished_shards([name]))
 
 
-def _is_of_sample(name: str, shard_id: int, names_of: Layout) -> bool:
-    """Whether a file is named by a key of its shard; or of an earlier one, as in the shards of a retry."""
+def _is_of_sample(name: str, shard_id: int, names_of: Layout, named: Container[str]) -> bool:
+    """Whether a file is named by a key of its shard; or of an earlier one, as in the shards of a retry; or is one of
+    the keys `named` by the list."""
     key, _, end = name.partition(".")
-    place = names_of.place_of(key)
-    return place is not None and place[0] <= shard_id and end != "" and "/" not in end
+    place = names_of.place_of(row_key(key))
+    is_own = key in named or (place is not None and place[0] <= shard_id)
+    return is_own and end != "" and "/" not in end

@@ -15,7 +15,7 @@ from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Ending, Segment
 from any2ds.core.on_disk import held
-from any2ds.core.rows import ShardJob
+from any2ds.core.rows import KEY_COLUMN, ShardJob
 from any2ds.dataset.run_file import begin_segment, end_segment
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import Cut
@@ -51,7 +51,8 @@ class ShardPlan:
         rows, self._schema = place.divided(source.batches(ends=place.by_file)), source.schema
         if config.output.dedupe == "run":
             rows, self._schema = mark_duplicates(rows, self._schema, self._layout, place.shard_at, config.media)
-        self._cuts = place.cuts(rows, config.url_columns)
+        compared = (*config.url_columns, *([KEY_COLUMN] if config.output.key_col is not None else []))
+        self._cuts = place.cuts(rows, compared)
         self._compared = deque(_on_disk(self._compare()))
         self._remove_broken()
 
@@ -199,8 +200,7 @@ class ShardPlan:
     def _settled(self, cut: Cut) -> dict[int, str]:
         """The rows of a shard that a retry has taken over, when the shard was there before."""
         part = self._place.part_of(cut.shard_id)
-        keys = map(self._layout.keys(cut.shard_id), range(cut.rows))
-        return {} if part is None else self._retried.among(keys, part.number)
+        return {} if part is None else self._retried.among(cut.keys(self._layout), part.number)
 
 
 def _on_disk(cuts: Iterable[Cut]) -> Iterator[Cut]:

@@ -157,6 +157,11 @@ class _List:
                 f"{output.url!r} cannot be extended yet, because no run has come to the end of its list ({which}): "
                 "finish that one first, by the same command as before"
             )
+        if manifest.segments and manifest.layout.has_names:
+            raise OutputError(
+                f"{output.url!r} has the keys of one list (key_col), and those of another could be the same: put the "
+                "rows behind those of the list, or make another dataset"
+            )
         preset, number = presets.find(self._config.output.preset), len(manifest.segments)
         return Segment(
             number,

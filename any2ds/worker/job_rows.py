@@ -9,6 +9,7 @@ from itertools import chain, count, islice, repeat
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
@@ -30,18 +31,22 @@ class JobRows:
         self._settled: dict[int, Failure] = {}  # position of a row that is not fetched, and is no duplicate -> why
         self.replaces: Counter[str] = Counter()  # failure code of rows in earlier shards -> those that are tried again
         self.replaced_members: defaultdict[str, Counter[str]] = defaultdict(Counter)  # of these rows: member -> outcome
-        self._retried_keys: list[str] | None = None  # in a retry
-        self.table = self._without_job_columns(deserialized(job.rows, job.size))
+        self._shard_id, self._layout = job.shard_id, layout
+        self._given_keys: list[str] | None = None
+        table = deserialized(job.rows, job.size)
+        if layout.has_names:  # a folder has its files in no other order
+            table = take(table, pc.sort_indices(table[KEY_COLUMN]).to_pylist())
+        self.table = self._without_job_columns(table)
         if given_up := job.given_up():
             settled = self._settled.keys() | self.duplicates()
             self._settled |= {n: Failure("fetch", "watchdog", why) for n, why in given_up.items() if n not in settled}
-        self._shard_id, self._layout = job.shard_id, layout
 
     def _without_job_columns(self, table: pa.Table) -> pa.Table:
         for name in set(JOB_COLUMNS).intersection(table.schema.names):
             values = table.column(name).to_pylist()
             if name == KEY_COLUMN:
-                self._retried_keys = values
+                numbered = map(self._layout.keys(self._shard_id), range(len(values)))
+                self._given_keys = [key or f"~{number}" for key, number in zip(values, numbered, strict=True)]
             elif name == REPLACES_COLUMN:
                 self.replaces.update(value.partition(":")[2] for value in values)
             elif name == MEMBERS_COLUMN:
@@ -94,8 +99,8 @@ class JobRows:
         return chain.from_iterable(self._batches(table, iter(numbers)))
 
     def _keys(self, positions: list[int]) -> Iterable[str]:
-        if self._retried_keys is not None:
-            return map(self._retried_keys.__getitem__, positions)
+        if self._given_keys is not None:
+            return map(self._given_keys.__getitem__, positions)
         return map(self._layout.keys(self._shard_id), positions)
 
     def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:

@@ -3,8 +3,6 @@
 import errno
 import hashlib
 import json
-import subprocess
-import sys
 import tarfile
 import threading
 import tracemalloc
@@ -31,13 +29,12 @@ from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
 from any2ds.readers.plan import cuts
-from any2ds.readers.seen_urls import SeenUrls
+from any2ds.readers.seen_texts import SeenTexts
 from any2ds.testing.server import serve
 from any2ds.worker.context import ShardContext
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker import ShardWorker
 from any2ds.writers.formats.webdataset import WebdatasetWriter
-from tests.support.folder import files_in
 from tests.support.jobs import plan
 
 Download = Callable[..., Any]
@@ -114,26 +111,6 @@ def test_a_url_is_fetched_once_in_a_shard_and_stored_for_each_row(
     if output_format == "files":
         described = json.loads((out / "00000" / "000003.json").read_text())
         assert (described["key"], described["caption"], described["number"]) == ("000003", "caption 3", 3)
-
-
-def test_a_failure_is_told_for_each_row(media: Path, tmp_path: Path, fetched: Download) -> None:
-    with serve(media, {"gone": ["404"], "moody": ["503", "ok"]}) as server:
-        (media / "moody").write_bytes(b"\x01better")
-        names = ["gone", "moody", "gone", "moody"]
-        report = fetched([server.url(name) for name in names], retries=1)
-    assert server.counts == {"gone": 1, "moody": 2}
-    assert (report.successes, report.failed_to_download) == (2, 2)
-    assert report.status_dict == {"http_404": 2, "success": 2}
-    found = metadata(tmp_path / "out")
-    assert [row["error_code"] for row in found] == ["http_404", None, "http_404", None]
-    assert [row["attempts"] for row in found] == [1, 2, 1, 2]
-
-
-def test_none_fetches_each_row_for_itself(media: Path, tmp_path: Path, fetched: Download) -> None:
-    with serve(media) as server:
-        report = fetched([server.url("1")] * 5, dedupe="none")
-    assert server.counts["1"] == 5
-    assert report.successes == 5
 
 
 def test_an_unknown_way_is_refused(fetched: Download) -> None:
@@ -297,7 +274,7 @@ def test_what_is_found_is_what_a_dict_finds(urls: list[str | None], size: int) -
 
 def found_by_looking_up(parts: Iterable[pa.Array]) -> dict[int, int]:
     row = 0
-    with closing(SeenUrls()) as seen:
+    with closing(SeenTexts()) as seen:
         for part in parts:
             seen.add(part, row)
             row += len(part)
@@ -390,46 +367,12 @@ def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     def write(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("any2ds.readers.dedupe.SeenUrls._write", write)
+    monkeypatch.setattr("any2ds.readers.dedupe.SeenTexts._write", write)
     with pytest.raises(DiskFull, match="TMPDIR"):
         marked([pa.record_batch({"url": ["a"]})])
 
 
 # --- within a run ---
-
-
-def test_a_url_is_fetched_once_in_a_run_and_later_rows_point_at_the_first(
-    media: Path, tmp_path: Path, fetched: Download
-) -> None:
-    picks = [0, 1, 0, 2, 1, 0, 2, 0, 3, 3, 1, 4]  # shards of three rows; the third has duplicates only at its start
-    with serve(media) as server:
-        urls: list[str | None] = [server.url(str(pick)) for pick in picks]
-        urls[5] = f" {urls[5]}#part"
-        report = fetched(urls, number_sample_per_shard=3, dedupe="run", distributor="multiprocessing")
-    assert server.counts == {str(n): 1 for n in range(5)}
-    assert (report.count, report.successes, report.duplicates) == (12, 5, 7)
-    assert report.status_dict == {"success": 5, "duplicate": 7}
-    out = tmp_path / "out"
-    keys = [f"{n // 3:05d}{n % 3}" for n in range(12)]
-    firsts = [picks.index(pick) for pick in picks]
-    found = metadata(out)
-    assert [row["key"] for row in found] == keys
-    assert [row["url"] for row in found] == [url and url.strip() for url in urls]
-    assert [row["duplicate_of"] for row in found] == [
-        None if first == n else keys[first] for n, first in enumerate(firsts)
-    ]
-    assert [row["status"] for row in found] == [
-        "success" if first == n else "duplicate" for n, first in enumerate(firsts)
-    ]
-    assert {row["error_code"] for row in found} == {None}
-    assert [row["attempts"] for row in found] == [int(first == n) for n, first in enumerate(firsts)]
-    assert stored(out, "parquet") == {
-        keys[n]: (media / str(picks[n])).read_bytes() for n in range(12) if firsts[n] == n
-    }
-    for shard in stats(out):
-        parts = ("successes", "failed_to_download", "failed_to_subsample", "duplicates")
-        assert shard["count"] == sum(shard[part] for part in parts) == sum(shard["status_dict"].values())
-    assert [shard["duplicates"] for shard in stats(out)] == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -488,30 +431,6 @@ def test_rows_without_a_url_and_duplicates_of_what_failed(media: Path, tmp_path:
     assert metadata(tmp_path / "run")[3]["duplicate_of"] == "000000000"
 
 
-def test_the_sample_beside_a_file_has_the_same_columns(media: Path, tmp_path: Path, fetched: Download) -> None:
-    with serve(media) as server:
-        fetched([server.url("1")] * 2, dedupe="run", output_format="files")
-    described = json.loads((tmp_path / "out" / "00000" / "000000000.json").read_text())
-    assert list(described) == list(metadata(tmp_path / "out")[0])
-    assert described["duplicate_of"] is None
-
-
-def test_going_on_gives_what_a_run_without_a_break_gives(media: Path, tmp_path: Path, fetched: Download) -> None:
-    options = {"number_sample_per_shard": 3, "dedupe": "run", "output_format": "webdataset"}
-    with serve(media) as server:
-        urls = [server.url(str(n * n % 7)) for n in range(20)]
-        fetched(urls, **options)
-        out = tmp_path / "out"
-        before = {name: data for name, data in files_in(out).items() if "stats" not in name}
-        for name in ("00000_stats.json", "00003_stats.json"):
-            (out / name).unlink()
-        server.counts.clear()
-        report = fetched(urls, **options)
-    assert (report.shards, report.skipped_shards) == (2, 5)
-    assert server.counts == {str(n): 1 for n in {0, 1, 4}}  # the first three rows; in shard 3 all are duplicates
-    assert {name: data for name, data in files_in(out).items() if "stats" not in name} == before
-
-
 def test_a_list_that_grew_points_at_its_finished_shards(media: Path, tmp_path: Path, fetched: Download) -> None:
     with serve(media) as server:
         urls = [server.url(str(n)) for n in (0, 1, 2, 3)]
@@ -534,13 +453,3 @@ def test_datasets_with_and_without_duplicates_are_not_mixed(
                 fetched(urls, dedupe=now, number_sample_per_shard=2)
         else:
             assert fetched(urls, dedupe=now, number_sample_per_shard=2).shards == 1
-
-
-def test_the_terminal_tells_duplicates_from_failures(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.txt").write_text("".join(f"{server.url(n)}\n" for n in ("1", "1", "gone", "1")))
-        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--dedupe=run"]
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert ran.returncode == 0
-    assert "4 rows, 1 stored, 1 failed, 2 duplicates" in ran.stderr
-    assert "its URL stands in an earlier row" in " ".join(ran.stderr.split())

@@ -211,7 +211,9 @@ class _ShardCheck:
         for key, count in lines.items():
             if count > 1:
                 self.findings.about("keys", key, "more than one row with the same key")
-            place = names.place_of(row_key(key)) if names is not None else (shard.shard_id, 0)
+            if names is None or names.has_names:
+                continue
+            place = names.place_of(row_key(key))
             if place is None or (place[0] >= shard.shard_id if is_of_retry else place[0] != shard.shard_id):
                 whose = "a row of an earlier shard" if is_of_retry else "this shard"
                 self.findings.about("keys", key, f"not a key of {whose}")

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.core.tables import is_list
 from any2ds.readers.arrow import decoded
 from any2ds.readers.paths import EACH, NUMBER, Path, Step, path_of
 
@@ -18,7 +19,7 @@ def path_to_text(name: str, type: pa.DataType) -> str:
     if pa.types.is_struct(type):
         paths = (path_to_text(f"{name}.{field.name}", field.type) for field in _likely_first(type))
         return next(filter(None, paths), "")
-    if _is_list(type):
+    if is_list(type):
         return path_to_text(name + EACH, type.value_type) if EACH not in name else ""
     return name if pa.types.is_string(type) or pa.types.is_large_string(type) else ""
 
@@ -189,19 +190,15 @@ def _type_at(schema: pa.Schema, path: Path) -> pa.DataType | None:
     type = _type_behind(schema.field(path.root).type, path.steps)
     if path.element is None or type is None:
         return type
-    return _type_behind(type.value_type, path.element) if _is_list(type) else None
+    return _type_behind(type.value_type, path.element) if is_list(type) else None
 
 
 def _type_behind(type: pa.DataType, steps: Sequence[Step]) -> pa.DataType | None:
     for step in steps:
         if isinstance(step, str) and pa.types.is_struct(type) and type.get_field_index(step) >= 0:
             type = type.field(step).type
-        elif isinstance(step, int) and _is_list(type):
+        elif isinstance(step, int) and is_list(type):
             type = type.value_type
         else:
             return None
     return type
-
-
-def _is_list(type: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,11 +24,19 @@ _GREATEST_RATIO = 50
 # Beyond that a row group is a bomb: 37 KB became one text of 1.2 GB, and 3.5 GB of memory. Texts are compressed 3 to 10
 # times, and those that repeat lie in a dictionary, whose size counts once.
 _BOMB_BYTES, _BOMB_RATIO = 2**28, 1000
-BUFFER = 2**20  # bytes read at a time, per column
-# The same where many row groups are read in turns:
-_GROUP_BATCH_ROWS = 4096
-_GROUP_BATCH_BYTES = 2**20
-_GROUP_BUFFER = 2**17
+
+
+class _Size(NamedTuple):
+    """What is decoded of a file at a time."""
+
+    rows: int
+    bytes: int
+    buffer: int  # bytes read at a time, per column
+
+
+_READ_ALONE = _Size(BATCH_ROWS, BATCH_BYTES, 2**20)
+_TAKEN_IN_TURNS = _Size(4096, 2**20, 2**17)  # many row groups at once
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # of the name of a column
 
 
 class Parquet:
@@ -42,43 +50,38 @@ class Parquet:
         pass  # Parquet says all of it itself
 
     def row_groups(self, stream: BinaryIO, wanted: Wanted) -> RowGroups:
-        return RowGroups(stream, wanted)
+        return RowGroups(stream, wanted, _TAKEN_IN_TURNS)
 
     def blocks(self, stream: BinaryIO, wanted: Wanted) -> Iterator[Block]:
-        used, each = 0, list_of(wanted.url)
+        groups = RowGroups(stream, wanted)
+        self.rows, self.names = groups.rows, groups.names
+        used = 0
         try:
-            with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
-                self.rows = file.metadata.num_rows if each is None else None
-                self.names = file.schema_arrow.names
-                names = wanted.found_in(names_with_paths(file.schema_arrow, wanted.names))
-                read = roots(names, self.names)
-                groups = range(file.metadata.num_row_groups)
-                bombs = _bombs(file.metadata, read, groups)
-                rows = _decoded_rows(file.metadata, read)
-                whole = groups[: min(bombs, default=None)]
-                decoded = file.iter_batches(rows, whole, columns=read, use_threads=False)
-                flat = flat_batches(decoded, names, each, BATCH_BYTES)
-                for block in arrow_blocks(_joined(flat, BATCH_ROWS, BATCH_BYTES)):
-                    yield block
-                    used += block.rows
-                if bombs:
-                    raise ReadError(f"row {used}", bombs[min(bombs)])
-        except (pa.ArrowException, OSError) as error:
-            raise ReadError(f"row {used}", one_line(error)) from error
+            for block in groups.blocks(*range(len(groups.sizes))):
+                yield block
+                used += block.rows
+        except ReadError as error:
+            raise ReadError(f"row {used}", error.reason) from error
 
 
 class RowGroups:
-    """A file whose row groups are read one by one, several of them in turns; each row of it is a row of the list."""
+    """A file of which some row groups are read at a time. Raises MissingColumns, ReadError."""
 
-    def __init__(self, stream: BinaryIO, wanted: Wanted) -> None:
-        """Raises MissingColumns, ReadError."""
+    def __init__(self, stream: BinaryIO, wanted: Wanted, size: _Size = _READ_ALONE) -> None:
+        self._size, self._each = size, list_of(wanted.url)
         try:
-            self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_GROUP_BUFFER)
-        except (pa.ArrowException, OSError) as error:
+            self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=size.buffer)
+        except _DAMAGE as error:
             raise ReadError("row 0", one_line(error)) from error
-        self._names = wanted.found_in(names_with_paths(self._file.schema_arrow, wanted.names))
-        self._read = roots(self._names, self._file.schema_arrow.names)
-        self._rows = _decoded_rows(self._file.metadata, self._read)
+        self.schema: pa.Schema = self._file.schema_arrow
+        self.names: list[str] = self.schema.names
+        self._wanted = wanted.found_in(names_with_paths(self.schema, wanted.names))
+        self._read = roots(self._wanted, self.names)
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of the list, where each row of the file is one."""
+        return self._file.metadata.num_rows if self._each is None else None
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -88,16 +91,19 @@ class RowGroups:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return [(g.num_rows, sum(g.column(i).total_uncompressed_size for i in columns)) for g in groups]
 
-    def blocks(self, number: int) -> Iterator[Block]:
-        """The rows of one. Raises ReadError."""
-        if bombs := _bombs(self._file.metadata, self._read, [number]):
-            raise ReadError("", bombs[number])
+    def blocks(self, *numbers: int) -> Iterator[Block]:
+        """The rows of these, up to one that is a bomb."""
+        bomb = next(_bombs(self._file.metadata, self._read, numbers), None)
+        safe = numbers if bomb is None else numbers[: numbers.index(bomb[0])]
+        rows = _decoded_rows(self._file.metadata, self._read)
         try:
-            decoded = self._file.iter_batches(self._rows, [number], columns=self._read, use_threads=False)
-            flat = flat_batches(decoded, self._names, None, _GROUP_BATCH_BYTES)
-            yield from arrow_blocks(_joined(flat, _GROUP_BATCH_ROWS, _GROUP_BATCH_BYTES))
-        except (pa.ArrowException, OSError) as error:
+            decoded = self._file.iter_batches(rows, safe, columns=self._read, use_threads=False)
+            flat = flat_batches(decoded, self._wanted, self._each, self._size.bytes)
+            yield from arrow_blocks(_joined(flat, self._size.rows, self._size.bytes))
+        except _DAMAGE as error:
             raise ReadError("", one_line(error)) from error
+        if bomb is not None:
+            raise ReadError("", bomb[1])
 
 
 def _joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -135,17 +141,16 @@ def _decoded_rows(metadata: pq.FileMetaData, names: list[str]) -> int:
     return max(_LEAST_DECODED_ROWS, min(_DECODED_ROWS, _DECODED_BYTES // max(1, max(dense, default=1))))
 
 
-def _bombs(metadata: pq.FileMetaData, names: list[str], numbers: Iterable[int]) -> dict[int, str]:
-    """Number of each row group that is not decoded -> why."""
-    found, columns = {}, _leaves(metadata, names)
+def _bombs(metadata: pq.FileMetaData, names: list[str], numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """The row groups that are not decoded, and why."""
+    columns = _leaves(metadata, names)
     for number in numbers:
         for i in columns:
             chunk = metadata.row_group(number).column(i)
             small, large = chunk.total_compressed_size, chunk.total_uncompressed_size
             if large > _BOMB_BYTES and large > _BOMB_RATIO * small:
                 what = f"row group {number}, column {chunk.path_in_schema!r}"
-                found[number] = f"{what}: {small:,} bytes that are {large:,} decompressed are not read"
-    return found
+                yield number, f"{what}: {small:,} bytes that are {large:,} decompressed are not read"
 
 
 def _leaves(metadata: pq.FileMetaData, names: list[str]) -> list[int]:

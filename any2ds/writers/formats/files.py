@@ -12,7 +12,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import Sample
+from any2ds.core.samples import Sample, row_key
 from any2ds.storage.disk.regular import open_regular
 from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
 from any2ds.writers.formats._members import MemberDecoder, members
@@ -28,7 +28,7 @@ class FilesShard(BaseShard):
             names = os.listdir(self._folder)
         except OSError as error:
             raise DamagedShard(access_text(error)) from error
-        named = sorted(name for name in names if not name.startswith("."))  # hidden ones are the system's
+        named = sorted((name for name in names if not name.startswith(".")), key=_place)  # hidden ones are the system's
         self._names = ["\n".join(own) for _, own in groupby(named, key=lambda name: name.partition(".")[0])]
         check_count(data, len(self._names))
         if self._names:
@@ -64,6 +64,11 @@ def _read_at(path: Path, offset: int, size: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise DamagedShard(f"{path.name!r}: {error_text(error)}") from error
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The key of the row, then the name, by which files are sorted: `-` and `%` come before the dot of an extension."""
+    return row_key(name.partition(".")[0]), name
 
 
 class FilesWriter(ShardWriter):

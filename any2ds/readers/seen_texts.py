@@ -1,4 +1,4 @@
-"""The URLs of a run, for `dedupe=run`: hashes in partitions on disk, each of which is looked through at once."""
+"""Texts that stand in several rows: hashes in partitions on disk, each of which is looked through at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PIECE = 1 << 18  # rows that are sorted into partitions at once
 _ROWS = pa.schema([(name, pa.int64()) for name in ("first", "second", "row")])  # two hashes of a text, and its row
 
 
-class SeenUrls:
-    """The texts of a run, in a temporary file of 24 bytes for each.
+class SeenTexts:
+    """Texts and their rows, in a temporary file of 24 bytes for each.
 
     They are compared by 128 bits of hash: among a billion of them the chance of one mistake is below 1 in 10^20.
     """

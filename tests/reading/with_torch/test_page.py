@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 
 import any2ds
-from any2ds.testing.processes import LONG
 from any2ds.testing.server import serve
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text(encoding="utf-8")
@@ -88,20 +87,14 @@ def test_each_rank_makes_as_many_steps(dataset: Callable[..., Any], capsys: pyte
     assert sorted(first + second) == sorted(made.files)
 
 
-def in_two_processes(code: str, *launcher: str, **environment: str) -> tuple[str, str]:
-    """What a script prints that is run by `python`, or by a launcher of it."""
+def printed(code: str, *launcher: str, **environment: str) -> str:
+    """What a script prints that is run by Python, or by a launcher of it."""
     Path("train.py").write_text(code, encoding="utf-8")
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_USE_CPU": "true", "RAY_DEDUP_LOGS": "0"}
-    with subprocess.Popen(
-        [sys.executable, *launcher, "train.py"],
-        env={**os.environ, **own, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as running:
-        shown, errors = running.communicate(timeout=10 * LONG)
-    assert not running.returncode, errors
-    return shown, errors
+    command, environment = [sys.executable, *launcher, "train.py"], {**os.environ, **own, **environment}
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -115,11 +108,9 @@ def test_two_processes_read_each_sample_once(title: str, dataset: Callable[..., 
     first = "def collate(samples):\n"  # which sees the keys, where the loop is that of a framework
     code = LAUNCHED[title].replace(first, f"{first}    print([sample['key'] for sample in samples], flush=True)\n")
     if title == "SLURM":
-        ranks = [in_two_processes(code, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=str(rank)) for rank in range(2)]
-        shown = "".join(text for text, _ in ranks)
+        shown = "".join(printed(code, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=str(rank)) for rank in range(2))
     else:
-        starts_itself = title in ("Lightning", "Ray Train")
-        shown = "".join(in_two_processes(code, *(() if starts_itself else TORCHRUN)))
+        shown = printed(code, *(() if title in ("Lightning", "Ray Train") else TORCHRUN))
     epochs = 2 if "epoch" in code else 1
     assert Counter(keys(shown)) == dict.fromkeys(made.files, epochs)
 
@@ -143,7 +134,7 @@ for batch in accelerator.prepare(DataLoader(ds.stream(rank=0, world_size=1), bat
 
 def test_accelerate_does_not_share_out_the_part_of_a_rank(dataset: Callable[..., Any]) -> None:
     made = dataset("webdataset")
-    shown, _ = in_two_processes(PREPARED, *TORCHRUN)
+    shown = printed(PREPARED, *TORCHRUN)
     assert shown.count("samples would be lost") == 4
     assert Counter(keys(shown)) == dict.fromkeys(made.files, 1)
 

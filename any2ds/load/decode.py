@@ -78,19 +78,28 @@ def _decoded(  # a file of a sample, and what is known of it
     sample: dict[str, Any], name: str, ext: str, rate: str, channels: int, shard: Callable[[], str], sound: Sound
 ) -> dict[str, Any]:
     """It, with the file `name` decoded; `rate` is the column of the sample rate of sound."""
-    data, kind = sample[name], _kind(ext)
+    kind = _kind(ext)
+    found = decoded_file(sample[name], kind, file_name(sample, ext), channels, shard, sound)
+    if kind == "audio":
+        found, sample[rate] = found
+    sample[name] = found
+    return sample
+
+
+def decoded_file(
+    data: bytes, kind: str, name: str, channels: int, shard: Callable[[], str], sound: Sound = AS_STORED
+) -> Any:
+    """A file of a kind; sound with its rate. `name` is for messages. Raises DamagedShard, MissingExtra."""
     try:
         if kind == "image":
-            sample[name] = image(data, channels)
-        elif kind == "audio":
-            sample[name], sample[rate] = audio(data, sound)
-        elif kind == "video":
-            sample[name] = Video(data, f"{shard()}: {file_name(sample, ext)}")
-        elif kind == "text":
-            sample[name] = data.decode("utf-8-sig", "replace")
+            return image(data, channels)
+        if kind == "audio":
+            return audio(data, sound)
+        if kind == "video":
+            return Video(data, f"{shard()}: {name}")
     except Exception as error:  # each library has its own
-        raise translated(error, file_name(sample, ext)) from error
-    return sample
+        raise translated(error, name) from error
+    return data.decode("utf-8-sig", "replace") if kind == "text" else data
 
 
 def file_name(sample: Mapping[str, Any], ext: str) -> str:

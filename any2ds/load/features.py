@@ -149,15 +149,9 @@ def _channels(feature: Any) -> int:
 
 def _decoded(content: bytes, name: str, leaf: Any, key: Any, shard: Callable[[], str]) -> Any:
     """`name` is that of the column of a file. Raises DamagedShard."""
-    ext, wanted = name.rpartition("_")[2], type(leaf.plain).__name__
-    kind, file = kind_of_ext(ext), decode.file_name({"key": key}, ext)
-    try:
-        if kind == "image" or wanted == "Image":
-            return decode.image(content, _channels(leaf.plain))
-        if kind == "audio" or wanted == "Audio":
-            return decode.audio(content)[0]
-        if kind == "video" or wanted == "Video":
-            return decode.Video(content, f"{shard()}: {file}")
-    except Exception as error:  # each library has its own
-        raise decode.translated(error, file) from error
-    return content.decode("utf-8-sig", "replace") if kind == "text" else content
+    ext = name.rpartition("_")[2]
+    kind = kind_of_ext(ext)
+    if kind not in ("image", "audio", "video"):
+        kind = {"Image": "image", "Audio": "audio", "Video": "video"}.get(type(leaf.plain).__name__, kind)
+    found = decode.decoded_file(content, kind, decode.file_name({"key": key}, ext), _channels(leaf.plain), shard)
+    return found[0] if kind == "audio" else found

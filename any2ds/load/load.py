@@ -117,10 +117,11 @@ def load(  # the public options, by keyword
         columns = tuple(str(name) if isinstance(name, str) else name for name in columns)  # also texts of numpy
     _check_types(split, where, columns)
     errors.check(on_error)
+    is_lenient = on_error != "raise"
     stores = Stores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
     with _opening(place):
-        opening = partial(ShardSet.of, is_checked=on_error == "raise")
+        opening = partial(ShardSet.of, is_checked=not is_lenient)
         shards = of_place(opening, place, os.fspath(data_dir) if data_dir is not None else None, stores)
         recipe = _recipe(shards)
     try:
@@ -128,11 +129,12 @@ def load(  # the public options, by keyword
     except ValueError as error:
         raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
-    schema = schema_of(shards)
+    schema = schema_of(shards, is_lenient)
     foreign = None
     if schema is None:  # other tools' tar files
-        shards = _counted(shards, copies, on_error)
-        foreign = ForeignColumns(shards, OpenShards(shards, Fields(), copies))
+        stored = OpenShards(shards, Fields(), copies)
+        shards = _counted(shards, stored, is_lenient)
+        foreign = ForeignColumns(shards, stored)
     compared = _hashes(shards, schema) if check else ()
     known = (*shards.members, *(recipe.known() if recipe is not None else ()))
     further = foreign.fields if foreign is not None else ()
@@ -156,20 +158,20 @@ def load(  # the public options, by keyword
     )
     fields = Fields(wanted, schema, shards.data_column, shards.members, further)
     opened = OpenShards(shards, replace(fields, columns=delivery.stored), copies, is_copied=cache_bytes is not None)
-    rows = Rows(shards, schema, opened, foreign)
+    rows = Rows(shards, schema, opened, foreign, is_lenient)
     condition = _condition(where, foreign.schema if foreign is not None else schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, selection, fields, delivery, on_error)
 
 
-def _counted(shards: ShardSet, copies: ShardCopies, on_error: errors.OnError) -> ShardSet:
+def _counted(shards: ShardSet, opened: OpenShards, is_lenient: bool) -> ShardSet:
     """Other tools' tar files, whose samples are counted by their indexes, unless that is known. Raises DamagedShard."""
     if shards.total:
         return shards
     counts: list[int] = []
-    for found in OpenShards(shards, Fields(), copies).counts():
+    for found in opened.counts():
         if isinstance(found, Exception):
-            if on_error == "raise" or isinstance(found, UsageError):
+            if not is_lenient or isinstance(found, UsageError):
                 raise found
             log.warning("left out: %s", found)
         counts.append(found if isinstance(found, int) else 0)
@@ -273,14 +275,11 @@ def _selection(
 def _part(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | None) -> Numbers:
     """The samples of one part of a split. Raises UsageError."""
     every = range(shards.total)
-    if part.name == splits.HASH:
+    is_all = part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT))
+    if part.name == splits.HASH or (is_all and part.by_hash):
         return meeting(every, _in_hashes(rows, part, shards.is_own))
-    if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
-        return (
-            meeting(every, _in_hashes(rows, part, shards.is_own))
-            if part.by_hash
-            else part.span(len(every), shards.starts)
-        )
+    if is_all:
+        return part.span(len(every), shards.starts)
     of_recipe = next((each for each in recipe.splits if each.name == part.name), None) if recipe is not None else None
     if of_recipe is not None and not part.by_hash and not shards.unnumbered:
         return _of_recipe(shards, of_recipe.numbers, part)
@@ -305,7 +304,7 @@ def _in_hashes(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     for several in rows.each_column(KEY_COLUMN) if has_own_keys else rows.each_keys():
         for start in range(0, len(several), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
             some = several.slice(start, _KEYS_AT_ONCE).to_pylist()
-            keys = map(row_key, some) if is_own and not has_own_keys else some
+            keys = [key and row_key(key) for key in some] if is_own and not has_own_keys else some
             found = splits.in_hashes(keys, part.hashes())
             parts.append(pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_()))
     return pa.concat_arrays(parts)

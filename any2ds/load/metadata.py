@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,30 +26,43 @@ if TYPE_CHECKING:
     from any2ds.load.foreign import ForeignColumns
     from any2ds.load.opened import OpenShards
 
+log = logging.getLogger(__name__)
+
 _SHARDS_AT_ONCE = 1000
+_KEYS = pa.schema([("key", pa.string())])
 _IS_STORED = pc.field("status") == SUCCESS
 
 
-def schema_of(shards: ShardSet) -> pa.Schema | None:
+def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
     """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
 
-    Raises DamagedShard.
+    Raises DamagedShard; if `is_lenient`, for the metadata of all shards only: the next ones are read.
     """
-    schemas = []
-    for number in dict.fromkeys((0, len(shards) - 1)):
-        if not shards.names or not (table := shards.tables[number]):
-            return None
-        with translated(shards, number), shards.folder.open(table) as file:
-            schema = pq.read_schema(file)
-            bodies = body_columns(schema) if table == shards.names[number] else []
-            schemas.append(pa.schema([field for field in schema if field.name not in bodies]))
-            schemas[-1] = schemas[-1].remove_metadata()
+    if not shards.names or not all(shards.tables[number] for number in (0, -1)):
+        return None
+    numbers = range(len(shards))
+    schemas = [_first_schema(shards, order, is_lenient) for order in (numbers, numbers[::-1])[: len(shards)]]
     if shards.added is not None:  # neither of these shards may have them
         schemas.append(shards.added)
     try:
         return pa.unify_schemas(schemas, promote_options="permissive")
     except pa.ArrowException as error:
         raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
+
+
+def _first_schema(shards: ShardSet, order: range, is_lenient: bool) -> pa.Schema:
+    """The columns of the first of these shards, or the first whose metadata can be read. Raises DamagedShard."""
+    for number in order:
+        try:
+            with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
+                schema = pq.read_schema(file)
+        except DamagedShard:
+            if not is_lenient or number == order[-1]:
+                raise
+        else:
+            bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
+            return pa.schema([field for field in schema if field.name not in bodies])
+    raise AssertionError
 
 
 class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -100,11 +114,21 @@ class Rows:
     """The rows of the metadata that have samples: all or some of their columns, in the order of the data."""
 
     def __init__(
-        self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards, foreign: ForeignColumns | None = None
+        self,
+        shards: ShardSet,
+        schema: pa.Schema | None,
+        opened: OpenShards,
+        foreign: ForeignColumns | None = None,
+        is_lenient: bool = False,
     ) -> None:
-        """`foreign` has the columns of other tools' tar files, where there is no `schema`."""
+        """`foreign` has the columns of other tools' tar files, where there is no `schema`. If `is_lenient`, rows that
+        cannot be read are nulls, and the log names their shard."""
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
-        self._foreign = foreign
+        self._foreign, self._is_lenient = foreign, is_lenient
+
+    def _part(self, numbers: range) -> Rows:
+        """The rows of some shards."""
+        return Rows(self._shards.part(numbers), self._schema, self._opened, is_lenient=self._is_lenient)
 
     def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
         """The rows of the shards that have the samples with these numbers, and the number of their first sample.
@@ -116,7 +140,7 @@ class Rows:
             return self, 0
         first = bisect_right(shards.starts, min(span.start for span in spans if span)) - 1
         stop = bisect_left(shards.starts, max(span.stop for span in spans if span))
-        return Rows(shards.part(range(first, stop)), self._schema, self._opened), shards.starts[first]
+        return self._part(range(first, stop)), shards.starts[first]
 
     def has(self, column: str) -> bool:
         return self._schema is not None and column in self._schema.names
@@ -124,8 +148,10 @@ class Rows:
     def mask(self, condition: pc.Expression) -> pa.BooleanArray:
         """Which samples of the dataset meet a condition on the metadata. Raises UsageError, DamagedShard."""
         if self._schema is None and self._foreign is not None:
-            tables = [self._foreign.table(shard) for shard in range(len(self._shards)) if self._shards.samples(shard)]
-            return _mask_of(pa.concat_tables(tables) if tables else self._foreign.schema.empty_table(), condition)
+            foreign = self._foreign
+            shards = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
+            tables = [self._or_nulls(shard, lambda n: foreign.table(n), foreign.schema) for shard in shards]
+            return _mask_of(pa.concat_tables([foreign.schema.empty_table(), *tables]), condition)
         columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
         parts = [pa.array([], pa.bool_())]
         for numbers, table in self._tables(columns):
@@ -154,9 +180,10 @@ class Rows:
         """The values of a column, of some shards at a time. Raises DamagedShard."""
         return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
-    def _keys_in_data(self, shards: range) -> Iterator[str]:
+    def _keys_in_data(self, shards: range) -> Iterator[str | None]:
         for shard in shards:
-            yield from self._opened.keys(shard)
+            found = self._or_nulls(shard, lambda n: pa.table({"key": self._opened.keys(n)}), _KEYS)
+            yield from found["key"].to_pylist()
 
     def _groups(self) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
@@ -165,8 +192,30 @@ class Rows:
 
     def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
         for numbers in self._groups():
-            some = self._shards if len(numbers) == len(self._shards) else self._shards.part(numbers)
-            yield numbers, Rows(some, self._schema, self._opened)._read(columns)
+            some = self if len(numbers) == len(self._shards) else self._part(numbers)
+            try:
+                table = some._read(columns)
+            except DamagedShard:
+                if not self._is_lenient or self._schema is None:
+                    raise
+                empty = pads.dataset(self._schema.empty_table()).to_table(columns=columns)
+                read = (
+                    self._or_nulls(n, lambda n: self._part(range(n, n + 1))._read(columns), empty.schema)
+                    for n in numbers
+                )
+                table = pa.concat_tables([empty, *read])
+            yield numbers, table
+
+    def _or_nulls(self, shard: int, read: Callable[[int], pa.Table], schema: pa.Schema) -> pa.Table:
+        """The rows of a shard; nulls where they cannot be read, if that is no error."""
+        try:
+            return read(shard)
+        except DamagedShard as error:
+            if not self._is_lenient:
+                raise
+            log.warning("left out: %s", error)
+            count = self._shards.samples(shard)
+            return pa.Table.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)
 
     def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
         """Of all of its shards, which are few."""

@@ -14,11 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from any2ds.core import layout, plugins
+from any2ds.core import plugins
 from any2ds.core.errors import Any2dsError, DamagedShard, UsageError, error_text
-from any2ds.load.added import ShardWithColumns, split_fields
+from any2ds.load.beside import ShardWithTable, TableColumns
 from any2ds.load.copies import ShardCopies
-from any2ds.load.exact import ExactColumns, ExactShard
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.load.remote import RemoteShard, StoreReader
 from any2ds.load.shards import ShardSet
@@ -68,16 +67,15 @@ class OpenShards:
         shards that are read, else of those in formats that cannot be read by ranges."""
         _reuse_memory()
         self._given = (shards, fields, copies, is_copied)
-        self._exact_columns = ExactColumns.of(shards, fields.schema, fields.columns)
+        self._columns = TableColumns.of(shards, fields)
         self._begin(shards)
 
     def _begin(self, shards: ShardSet) -> None:
         """Have nothing open. After a fork: what is open belongs to the parent."""
         self._shards = shards
         self._reader = StoreReader(shards.folder)
-        self._open: dict[int, Shard | ShardWithColumns] = {}
+        self._open: dict[int, Shard | ShardWithTable] = {}
         self._data: dict[int, LocalShard | RemoteShard] = {}  # of the shards of a store that are open
-        self._exact: dict[int, ExactShard] = {}  # of the shards that are open
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()  # at last: it says to other threads that all is new
 
@@ -93,12 +91,9 @@ class OpenShards:
         """A sample of a shard as it is stored. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            sample = (opened or self._opened(shard)).row(number)
-            if self._exact_columns is not None:
-                self._exact_of(shard).restore(sample, number)
+            return (opened or self._opened(shard)).row(number)
         except Exception as error:
             raise self.named(shard, error) from error
-        return sample
 
     def get_many(self, shard: int, numbers: Sequence[int]) -> list[StoredSample]:
         """Samples of a shard as they are stored, best in ascending order; in the place of one that is damaged, or of
@@ -108,12 +103,7 @@ class OpenShards:
         except Exception as error:
             return [self.named(shard, error)] * len(numbers)
         try:
-            samples = opened.rows(numbers)
-            if self._exact_columns is not None:
-                exact = self._exact_of(shard)
-                for sample, number in zip(samples, numbers, strict=True):
-                    exact.restore(sample, number)
-            return list(samples)
+            return list(opened.rows(numbers))
         except Exception as error:
             if len(numbers) == 1 or _is_of_the_file(error):
                 return [self.named(shard, error)] * len(numbers)
@@ -124,12 +114,6 @@ class OpenShards:
             return self.get(shard, number)
         except Any2dsError as error:
             return error
-
-    def _exact_of(self, shard: int) -> ExactShard:
-        assert self._exact_columns is not None
-        if (found := self._exact.get(shard)) is None:
-            found = self._exact[shard] = ExactShard(self._exact_columns, shard)
-        return found
 
     def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[StoredSample]]:
         """`get_many` for several shards of a store, of which some are read at once."""
@@ -158,7 +142,7 @@ class OpenShards:
         except Exception as error:
             raise self.named(shard, error) from error
 
-    def _opened(self, shard: int) -> Shard | ShardWithColumns:
+    def _opened(self, shard: int) -> Shard | ShardWithTable:
         if self._pid != os.getpid():
             self._begin(self._shards.in_this_process())
         if (opened := self._open.get(shard)) is not None:
@@ -166,18 +150,14 @@ class OpenShards:
         with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
             return self._open.get(shard) or self._opened_anew(shard)
 
-    def _opened_anew(self, shard: int) -> Shard | ShardWithColumns:
+    def _opened_anew(self, shard: int) -> Shard | ShardWithTable:
         writer = plugins.load("writers", self._shards.output_format)
         if writer.shard is None:
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        data, shards, fields = self.data(shard), self._shards, self._given[1]
-        if shards.added is None:
-            opened: Shard | ShardWithColumns = writer.shard(data, fields)
-        else:
-            own, added = split_fields(fields, shards.added.names)
-            table = shards.tables[shard] if shards.tables[shard].startswith(layout.COLUMNS_FOLDER) else ""
-            opened = ShardWithColumns(writer.shard(data, own), shards.folder, table, added, fields.columns)
-        most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
+        data = self.data(shard)
+        own = writer.shard(data, self._columns.data_fields)
+        most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(own, SpanShard) else _MOST_HEAVY
+        opened = ShardWithTable(own, self._columns, self._shards, shard) if self._columns.names else own
         self._open[shard] = opened
         _opened_last.append((weakref.ref(self), shard))
         while len(_opened_last) > most:
@@ -192,7 +172,6 @@ class OpenShards:
     def _close(self, shard: int) -> None:
         self._open.pop(shard, None)
         self._data.pop(shard, None)
-        self._exact.pop(shard, None)
 
     def data(self, shard: int) -> LocalShard | RemoteShard:
         """Of a shard, whether it is open or not. Raises DamagedShard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -33,8 +34,12 @@ from any2ds.storage.opening import open_folder
 from any2ds.storage.reading import version_of
 from any2ds.storage.stores import Stores, protocols
 
+log = logging.getLogger(__name__)
+
 _ALL = 1 << 62
 _TAR, _INDEX = ".tar", ".tar.idx"
+_PACKED, _UNPACK = re.compile(r"\.(tgz|tar\.(gz|bz2|xz|zst|lz4))$"), "such as by gunzip"  # compressed tar files
+_FOLDERS_LOOKED_AT = 10  # in a folder that is no dataset
 _LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions as what they say of one file
 _KIND_OF_WIDS = "wids-shard-index"
 _STATS_AT_ONCE = 10_000
@@ -177,6 +182,8 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
         above, _, last = url.rstrip("/").rpartition("/")
         if above and re.search(r"[{*]|\.\w+$|^\d+$", last):  # as the end of a run shows it
             raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
+        if advice := _advice(url, stores):
+            raise OutputError(f"{error}: {advice}") from error
         raise
     is_unknown = not opened.dataset.finished and opened.dataset.run is None
     return (is_unknown and _tars(url, stores)) or opened
@@ -265,6 +272,8 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
             return None
         is_of_a_run = any(name.endswith("_stats.json") for name in sizes) or folder.exists(layout.STATE_FOLDER)
         if names and not is_of_a_run:
+            if packed := [name for name in sizes if _PACKED.search(name)]:
+                log.warning("left out: %s and all others that are compressed: unpack them, %s", packed[0], _UNPACK)
             counts = _counts_of_wids(folder, sizes)
             found = [counts.get(name, 0) for name in names] if counts.keys() >= set(names) else [0] * len(names)
             versions = [version_of(listed[name]) or "" for name in names]
@@ -283,6 +292,31 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
                 file_bytes=array("Q", [sizes[name] for name in names]),
             )
     return None
+
+
+def _advice(url: str, stores: Stores | None) -> str:
+    """How a folder of other tools that is no dataset can be read all the same; "" for an empty one."""
+    folder, shown = open_folder(url, stores=stores), redacted(url).rstrip("/")
+    with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
+        listed = {str(info["name"]).rpartition("/")[2]: str(info["type"]) for info in folder.listed()}
+        folders = sorted(name for name, type in listed.items() if type == "directory" and not name.startswith("."))
+        inside = {name: folder.names(name) for name in folders[:_FOLDERS_LOOKED_AT]}
+        files = [*listed, *(name for names in inside.values() for name in names)]
+        if any(name.endswith("_stats.json") or name == layout.STATE_FOLDER for name in listed):
+            return ""
+        for name, names in inside.items():
+            if any(each.endswith((_TAR, "_stats.json")) for each in names):
+                return f"load the folders in it one by one, as in any2ds.load({f'{shown}/{name}'!r})"
+        if any(_PACKED.search(name) for name in files):
+            return f"of compressed tar files no sample can be had by itself: unpack them, {_UNPACK}"
+        if any(name.endswith(".parquet") for name in files):
+            return (
+                "parquet files of other tools, such as Hugging Face's, are read by their library: "
+                f"datasets.load_dataset('parquet', data_files={f'{shown}/**/*.parquet'!r})"
+            )
+        if files and folder.is_local:
+            return f"load a tar file of its files: mkdir tars; tar --sort=name -cf tars/0.tar -C {shown} ."
+    return ""
 
 
 def _marks(folder: OutputFolder, names: Iterable[str]) -> array[int]:

@@ -63,10 +63,11 @@ class Source(Sequence[Sample]):
     def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
         return Source, (self._shards, self._opened, self._selection, self._fields, self._delivery, self._on_error)
 
-    def _with(self, delivery: Delivery) -> Source:
-        """A copy with other columns, or with other things done to its samples."""
-        opened = self._opened.with_columns(delivery.stored)
-        return Source(self._shards, opened, self._selection, self._fields, delivery, self._on_error)
+    def _copy(self, **changes: Any) -> Source:
+        """A copy with another selection, delivery or `on_error`."""
+        own = {"selection": self._selection, "delivery": self._delivery, "on_error": self._on_error, **changes}
+        opened = self._opened.with_columns(own["delivery"].stored) if "delivery" in changes else self._opened
+        return Source(self._shards, opened, fields=self._fields, **own)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -285,10 +286,7 @@ class Source(Sequence[Sample]):
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
-        return [self._part(part) for part in parts if len(part.numbers)]
-
-    def _part(self, selection: Selection) -> Source:
-        return Source(self._shards, self._opened, selection, self._fields, self._delivery, self._on_error)
+        return [self._copy(selection=part) for part in parts if len(part.numbers)]
 
     @property
     def shard_names(self) -> list[str]:
@@ -375,7 +373,7 @@ class Source(Sequence[Sample]):
     def as_stored(self) -> Source:
         """The same samples with the columns of their shards in the place of a recipe's features."""
         own = self._delivery
-        return self if own.features is None else self._with(replace(own, columns=own.asked, features=None))
+        return self if own.features is None else self._copy(delivery=replace(own, columns=own.asked, features=None))
 
     def undecoded(self, *columns: str, with_features: bool = False) -> Source:
         """The same samples with their files as bytes, and with these columns as well; a recipe's features as they are
@@ -385,13 +383,11 @@ class Source(Sequence[Sample]):
         if wanted is not None:
             wanted = tuple(dict.fromkeys((*wanted, *columns)))
         features = own.features if with_features else None
-        return self._with(replace(own, columns=wanted, decode=False, features=features))
+        return self._copy(delivery=replace(own, columns=wanted, decode=False, features=features))
 
     def with_failures(self) -> Source:
         """A copy with a `Failed` in the place of each one whose error would end an iteration."""
-        if self._on_error != "raise":
-            return self
-        return Source(self._shards, self._opened, self._selection, self._fields, self._delivery, Failed)
+        return self._copy(on_error=Failed) if self._on_error == "raise" else self
 
     def without_transform(self, name: str) -> Source:
         """Itself. Raises UsageError with a `transform`, whose results have no columns that are known before."""
@@ -413,7 +409,8 @@ class Source(Sequence[Sample]):
         return huggingface.dataset(self.without_transform("to_hf"), self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
-        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
+        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`. Each iteration
+        is the next epoch."""
         return frameworks.webdataset(self.without_transform("to_webdataset"), stream)
 
     def to_arrow(self) -> pa.RecordBatchReader:

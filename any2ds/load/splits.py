@@ -109,15 +109,16 @@ def _shard(number: int) -> tuple[str, str]:
     return f"{number}{_SHARD}", "" if number == -1 else f"{number + 1}{_SHARD}"
 
 
-def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
-    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others.
+def in_hashes(keys: Iterable[str | None], wanted: range) -> bytearray:
+    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others, and for None.
 
     The hash of a key, a number below 2^64, will never change.
     """
     if not wanted:
         return bytearray(len(list(keys)))
     first, last = (number.to_bytes(8, "big") for number in (wanted[0], wanted[-1]))  # which compare as numbers do
-    return bytearray([first <= blake2b(key.encode(), digest_size=8).digest() <= last for key in keys])
+    hashes = (None if key is None else blake2b(key.encode(), digest_size=8).digest() for key in keys)
+    return bytearray([found is not None and first <= found <= last for found in hashes])
 
 
 def split(name: str, *bounds: float) -> str:

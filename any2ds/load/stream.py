@@ -21,7 +21,7 @@ _READ_AT_ONCE = 64  # samples
 _MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself
 EVEN = ("drop", "pad")
 _EPOCH, _POSITION, _IN_WORKERS, _BEGUN = range(4)  # what a stream shares with the workers of a DataLoader
-_MOST_WORKERS = 1024  # each of which says, from `_BEGUN` on, whether it has begun at the position
+_MOST_WORKERS = 1024  # each of which counts, from `_BEGUN` on, its iterations since the epoch was set
 SHARED = _BEGUN + _MOST_WORKERS
 # Variables with the number of processes and which one this is, as torchrun, srun and mpirun set them.
 _LAUNCHERS = (
@@ -41,6 +41,7 @@ class StreamOptions:
     even: str | None  # what makes the shares of ranks equal: one of `EVEN`
     rank: int | None  # None: found when an iteration begins
     ranks: int | None
+    advances: bool = False  # whether each iteration is the next epoch, without `set_epoch`
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -89,15 +90,31 @@ class Stream:
         self._taken = 0  # samples, in that iteration
 
     def __getstate__(self) -> dict[str, Any]:
-        """A worker that does not begin as a copy of this process knows nothing of torch.distributed."""
+        """A worker that does not begin as a copy of this process knows nothing of torch.distributed and Accelerate."""
         state = {**self.__dict__}
-        if self._options.rank is None and (found := _ranks_of_torch()) is not None:
-            state["_options"] = replace(self._options, rank=found[0], ranks=found[1])
+        if _ranks_of_torch() is not None:
+            rank, ranks = self._rank_of_ranks()
+            state["_options"] = replace(self._options, rank=rank, ranks=ranks)
         return state
+
+    def _rank_of_ranks(self) -> tuple[int, int]:
+        """Which process of how many takes samples. Raises UsageError, also where Accelerate would share them again."""
+        rank, ranks = self._options.rank_of_ranks()
+        if ranks > 1 and _is_shared_by_accelerate(self):
+            raise UsageError(
+                f"Accelerate shares out what this stream gives, and that is the part of rank {rank} of {ranks} alone: "
+                "samples would be lost. Do not give its DataLoader to prepare(), each rank reads its own part; or give "
+                "Accelerate, or the Trainer, all samples: stream(rank=0, world_size=1)"
+            )
+        return rank, ranks
+
+    def advancing(self) -> Stream:
+        """A stream of the same samples, of which each iteration is the next epoch."""
+        return type(self)(self._source, replace(self._options, advances=True))
 
     @property
     def epoch(self) -> int:
-        """That of the next iteration."""
+        """The epoch of the next iteration."""
         return int(self._shared[_EPOCH])
 
     def set_epoch(self, epoch: int, position: int = 0) -> None:
@@ -148,22 +165,22 @@ class Stream:
                     "before the loader is made"
                 )
             state = own
-        self._shared[slot] = 1
+        self._shared[slot] += 1
         self._own, self._now, self._taken = None, state, state.taken
         self._shared[_IN_WORKERS] = int(is_in_worker)
         return self._samples(state)
 
     def _state(self, worker: int, workers: int) -> StreamState:
         """Where the next iteration of a consumer begins. Raises UsageError."""
-        (rank, ranks), count = self._options.rank_of_ranks(), len(self._source)
-        has_begun = self._shared[_BEGUN + worker % _MOST_WORKERS]
+        (rank, ranks), count = self._rank_of_ranks(), len(self._source)
+        begun = int(self._shared[_BEGUN + worker % _MOST_WORKERS])
         return StreamState(
             source=self._source.fingerprint,
             count=count,
             seed=self._options.seed,
-            epoch=self.epoch,
+            epoch=self.epoch + (begun if self._options.advances else 0),
             window=self._options.window,
-            start=0 if has_begun else min(int(self._shared[_POSITION]), count),
+            start=0 if begun else min(int(self._shared[_POSITION]), count),
             ranks=ranks,
             workers=workers,
             batch_size=self._options.batch,
@@ -278,6 +295,18 @@ def _ranks_of_environment() -> tuple[int, int]:
                 f"name the process, as in stream(rank=0, world_size={size})"
             )
     return 0, 1
+
+
+def _is_shared_by_accelerate(stream: Stream) -> bool:
+    """Whether a DataLoader that Accelerate has prepared is iterated over, and shares out what the stream gives."""
+    if "accelerate" not in sys.modules:
+        return False
+    from accelerate.state import GradientState, PartialState
+
+    dataset = getattr(GradientState().active_dataloader, "dataset", None)
+    while dataset is not None and dataset is not stream:
+        dataset = getattr(dataset, "dataset", None)  # of what Accelerate, or the user, has wrapped around the stream
+    return dataset is stream and PartialState().num_processes > 1
 
 
 def _ranks_of_torch() -> tuple[int, int] | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -94,12 +93,10 @@ def dataset(source: Source, options: Mapping[str, Any]) -> Any:
                 decoded.update(_decoded_specs(tf, kind, member, f"{member}_rate", channels))
     specs = {name: column.spec(tf) for name, column in columns.items()}
     columns_of = {name: column.value for name, column in columns.items() if name not in decoded}
-    epochs, failing = count(), source.with_failures()
+    stream = source.with_failures().stream(**options).advancing()
 
     def samples() -> Iterator[dict[str, Any]]:
-        epoch = failing.stream(**options)
-        epoch.set_epoch(next(epochs))
-        return _Rows(iter(epoch), columns_of, decoded)
+        return _Rows(iter(stream), columns_of, decoded)
 
     # Without `assert_cardinality`: its error comes again and again, which `ignore_errors` would pass over for ever.
     return tf.data.Dataset.from_generator(samples, output_signature={**specs, **decoded})

@@ -972,7 +972,26 @@ class TestBadInput:
     def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="no such folder"):
             any2ds.load(tmp_path / "nothing")
-        with pytest.raises(OutputError, match="holds no dataset"):
+        with pytest.raises(OutputError, match=r"holds no dataset of any2ds or img2dataset$"):
+            any2ds.load(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("file", "advice"),
+        [
+            ("train/0.tar", r"one by one, as in any2ds.load\('.*/train'\)$"),
+            ("0.tar.gz", "no sample can be had by itself: unpack them, such as by gunzip$"),
+            ("train/0.tgz", "unpack them, such as by gunzip$"),
+            (
+                "data/train-00000-of-00001.parquet",
+                r"datasets.load_dataset\('parquet', data_files='.*/\*\*/\*.parquet'\)$",
+            ),
+            ("cat/1.jpg", "mkdir tars; tar --sort=name -cf tars/0.tar -C .* .$"),
+        ],
+    )
+    def test_what_other_tools_wrote_is_told_how_to_be_read(self, file: str, advice: str, tmp_path: Path) -> None:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+        with pytest.raises(OutputError, match=advice):
             any2ds.load(tmp_path)
 
     @pytest.mark.parametrize("name", ["00000.tar", "{00000..00002}.tar", "00000"])

@@ -1,5 +1,6 @@
 """docs/pytorch.md: each piece of Python on it runs as it stands, and gives what the page says."""
 
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,11 @@ import any2ds
 from any2ds.testing.server import serve
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_SEVERAL = PAGE.partition("## Several processes\n")[2].partition("\n## ")[0]
+# Title of a section -> the code in it that two processes run.
+LAUNCHED = {text.partition("\n")[0]: _PYTHON.findall(text)[0] for text in _SEVERAL.split("\n### ")[1:]}
+BLOCKS = [code for code in _PYTHON.findall(PAGE) if code not in LAUNCHED.values()]
 
 
 def block(*parts: str) -> str:
@@ -80,6 +85,58 @@ def test_each_rank_makes_as_many_steps(dataset: Callable[..., Any], capsys: pyte
     first, second = map(keys, shown.splitlines())
     assert len(first) == len(second) == 12
     assert sorted(first + second) == sorted(made.files)
+
+
+def printed(code: str, *launcher: str, **environment: str) -> str:
+    """What a script prints that is run by Python, or by a launcher of it."""
+    Path("train.py").write_text(code, encoding="utf-8")
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "ACCELERATE_USE_CPU": "true", "RAY_DEDUP_LOGS": "0"}
+    command, environment = [sys.executable, *launcher, "train.py"], {**os.environ, **own, **environment}
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+@pytest.mark.parametrize("title", LAUNCHED)
+def test_two_processes_read_each_sample_once(title: str, dataset: Callable[..., Any]) -> None:
+    if title == "Ray Train":
+        pytest.importorskip("ray")  # 200 MB
+    made = dataset("webdataset")
+    first = "def collate(samples):\n"  # which sees the keys, where the loop is that of a framework
+    code = LAUNCHED[title].replace(first, f"{first}    print([sample['key'] for sample in samples], flush=True)\n")
+    if title == "SLURM":
+        shown = "".join(printed(code, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=str(rank)) for rank in range(2))
+    else:
+        shown = printed(code, *(() if title in ("Lightning", "Ray Train") else TORCHRUN))
+    epochs = 2 if "epoch" in code else 1
+    assert Counter(keys(shown)) == dict.fromkeys(made.files, epochs)
+
+
+PREPARED = """
+import any2ds
+from accelerate import Accelerator, DataLoaderConfiguration
+from torch.utils.data import DataLoader
+
+accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
+ds = any2ds.load("dataset", columns=["key"])
+for workers in (0, 2):
+    try:
+        next(iter(accelerator.prepare(DataLoader(ds.stream(batch_size=4), batch_size=4, num_workers=workers))))
+    except any2ds.UsageError as error:
+        print(error)
+for batch in accelerator.prepare(DataLoader(ds.stream(rank=0, world_size=1), batch_size=4)):
+    print(batch["key"])
+"""
+
+
+def test_accelerate_does_not_share_out_the_part_of_a_rank(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    shown = printed(PREPARED, *TORCHRUN)
+    assert shown.count("samples would be lost") == 4
+    assert Counter(keys(shown)) == dict.fromkeys(made.files, 1)
 
 
 def test_what_is_resumed(dataset: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,15 +207,6 @@ def broken_off(folder: Path) -> tuple[list[int], Any]:
     return first, stream
 
 
-def test_a_resumed_epoch_is_not_repeated_with_equal_seeds(folder: Path) -> None:
-    first, stream = broken_off(folder)
-    loader, epochs = new_loader(stream, num_workers=2), []
-    for _ in range(2):
-        torch.manual_seed(1)
-        epochs.append(flat(loader))
-    assert sorted(first + epochs[0]) == sorted(epochs[1]) == list(range(COUNT))
-
-
 def test_steps_are_enough_to_go_on(folder: Path) -> None:
     """With PyTorch's own loader, of which nothing is saved but how many steps were made."""
     stream = new_stream(folder, even="drop")
@@ -234,11 +225,13 @@ def test_steps_are_enough_to_go_on(folder: Path) -> None:
 def test_the_epoch_after_one_that_was_resumed_is_whole(persistent: bool, says_epoch: bool, folder: Path) -> None:
     first, stream = broken_off(folder)
     loader = new_loader(stream, num_workers=2, persistent_workers=persistent)
+    torch.manual_seed(1)  # as some scripts do before each epoch
     if says_epoch:
         stream.set_epoch(0)
     assert sorted(first + flat(loader)) == list(range(COUNT))
     if says_epoch:
         stream.set_epoch(1)
+    torch.manual_seed(1)
     assert sorted(flat(loader)) == sorted(flat(loader)) == list(range(COUNT))
 
 
@@ -256,17 +249,6 @@ def test_a_state_of_the_last_step_and_one_of_the_end(folder: Path) -> None:
     stream.load_state_dict(finished)
     stream.set_epoch(1)
     assert len(flat(new_loader(stream, num_workers=3))) == COUNT
-
-
-def test_a_state_from_before_the_first_step(folder: Path) -> None:
-    loader = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
-    state = loader.state_dict()
-    again = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
-    again.load_state_dict(state)
-    assert flat(again) == flat(loader)
-    stream = new_stream(folder)
-    stream.load_state_dict(state)
-    assert flat(new_loader(stream)) == flat(loader)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

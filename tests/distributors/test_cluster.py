@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from any2ds.config.options import Config, RunOptions
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, RunError
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._task import Task, TaskProgress, UnseenFolder
@@ -228,11 +227,6 @@ def test_jobs_that_somebody_else_has_written_are_not_read(tmp_path: Path) -> Non
     assert list(tmp_path.glob("*_stats.json")) == []
 
 
-def test_the_jobs_of_a_task_have_no_secrets(tmp_path: Path) -> None:
-    task = task_in(tmp_path).with_jobs(list(jobs_of(1)), 0)
-    assert str(tmp_path).encode() not in (tmp_path / task.file("jobs")).read_bytes()
-
-
 def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
     asked, end = threading.Event(), threading.Event()
 
@@ -306,10 +300,3 @@ def test_tasks_are_ended_before_a_store_that_gives_no_answer_is_asked(is_asked: 
         events.close()
         assert order == ["cancel", "write stop"]
     assert time.monotonic() - began < 10
-
-
-def test_progress_comes_while_shards_are_open(tmp_path: Path) -> None:
-    worker = ScriptedWorker(output=str(tmp_path), hanging=frozenset(range(8)))
-    events: Iterator[Event] = Threads(running()).map(worker, jobs_of(8))
-    with closing(events):  # type: ignore[type-var]
-        assert isinstance(next(events), Progress)

@@ -129,6 +129,7 @@ class _Batch:
 
     def __init__(self, engine: ClusterDistributor, tasks: Sequence[Task]) -> None:
         self.numbers = [task.number for task in tasks]
+        self.is_single = len(tasks) == 1
         self.error = ""  # why it ended early
         self.has_failed = False  # a task of it has ended without its shards
         self._engine, self._tasks = engine, tasks
@@ -138,10 +139,6 @@ class _Batch:
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.numbers) == 1
 
     def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import socket
 import threading
 import time
 import uuid
@@ -50,6 +51,7 @@ _PART_OF_GRACE = 0.7  # of the time that a run has to stop
 _END_TIMEOUT = 15.0  # seconds that a cluster may take to end its tasks
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
 _MOST_FAILURES = 30  # batches with tasks that end without their shards, with none made in between: the run ends
+_ANSWERS_WITHIN = 10.0  # seconds that what listens for a cluster has to take a connection
 _RETURNED_PER_SLOT = 2  # batches of one task at a time: each has a thread here, and is a job of the cluster
 
 
@@ -62,7 +64,7 @@ class ClusterDistributor(ABC):
         self.options = options
         self.task_limit: float = options.processes_count or math.inf  # inf: tasks beyond `slots` wait in the cluster
         self.stop_asked = threading.Event()
-        self._stop_at = math.inf
+        self.stop_at = math.inf  # by `time.monotonic()`: when whatever is not finished is broken off
 
     # --- what an engine implements ---
 
@@ -106,8 +108,6 @@ class ClusterDistributor(ABC):
                 driver = _Driver(worker, queue, self)
                 try:
                     while driver.is_unfinished:
-                        if self.is_stopping():
-                            yield from driver.stop(self._stop_at)
                         yield from driver.step()
                         self.stop_asked.wait(driver.pause)
                         self.stop_asked.clear()
@@ -117,11 +117,11 @@ class ClusterDistributor(ABC):
             queue.stop()
 
     def stop(self, grace: float) -> None:
-        self._stop_at = min(self._stop_at, time.monotonic() + grace)
+        self.stop_at = min(self.stop_at, time.monotonic() + grace)
         self.stop_asked.set()
 
     def is_stopping(self) -> bool:
-        return self._stop_at < math.inf
+        return self.stop_at < math.inf
 
 
 class _Batch:
@@ -129,6 +129,7 @@ class _Batch:
 
     def __init__(self, engine: ClusterDistributor, tasks: Sequence[Task]) -> None:
         self.numbers = [task.number for task in tasks]
+        self.is_single = len(tasks) == 1
         self.error = ""  # why it ended early
         self.has_failed = False  # a task of it has ended without its shards
         self._engine, self._tasks = engine, tasks
@@ -138,10 +139,6 @@ class _Batch:
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.numbers) == 1
 
     def _run(self) -> None:
         try:
@@ -178,7 +175,7 @@ class _Driver:
         self._has_begun = False  # a task, ever
         self._warn_at = time.monotonic() + _NOTHING_BEGINS
         self._read_at = time.monotonic()  # when the folder could be read last
-        self._stop_at = math.inf
+        self._is_stopping = False
         self._grace: float | None = None  # seconds for the tasks to stop, which they have not been told yet
 
     @property
@@ -188,33 +185,35 @@ class _Driver:
     @property
     def pause(self) -> float:
         """Seconds until the next step."""
-        return max(0.0, min(self._interval, self._stop_at - time.monotonic())) if self.is_unfinished else 0.0
+        left = self._engine.stop_at - time.monotonic()
+        return max(0.0, min(self._interval, left)) if self.is_unfinished else 0.0
 
     def step(self) -> Iterator[Event]:
-        if self._stop_at == math.inf:
-            self._submit()
-            yield from self._look_at_tasks()
-            if not self._has_begun and time.monotonic() >= self._warn_at:
-                self._warn_at = math.inf
-                log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
+        if self._engine.is_stopping():
+            yield from self._stop()
             return
-        with self._reaching_folder():
-            yield from self._look_at_tasks()
-        self._order_stop()
-        if time.monotonic() >= self._stop_at or not any(task.progress.attempt for task in self._tasks.values()):
-            self._abort()
+        self._submit()
+        yield from self._look_at_tasks()
+        if not self._has_begun and time.monotonic() >= self._warn_at:
+            self._warn_at = math.inf
+            log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
 
-    def stop(self, stop_at: float) -> Iterator[Event]:
-        """From now on only what is begun comes to its end."""
-        if self._stop_at == math.inf:
+    def _stop(self) -> Iterator[Event]:
+        """Let only those shards come to their end that are begun, and end all tasks when the time is over."""
+        left = self._engine.stop_at - time.monotonic()
+        if not self._is_stopping:
+            self._is_stopping = True
             self._queue.stop()
             self._output.stop.set()  # each request is tried once: a store that gives no answer must not take the grace
             self._waiting.clear()
             self._returned.clear()
-            # Tasks have less time than the run, which is to see them end.
-            self._grace = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic())
+            self._grace = _PART_OF_GRACE * max(0.0, left)  # tasks have less time than the run, which is to see them end
             yield Progress()
-        self._stop_at = stop_at
+        with self._reaching_folder():
+            yield from self._look_at_tasks()
+        self._order_stop()
+        if left <= 0 or not any(task.progress.attempt for task in self._tasks.values()):
+            self._abort()
 
     def close(self) -> None:
         self._output.stop.set()
@@ -304,7 +303,7 @@ class _Driver:
                 yield from self._look(files[name], progress)
         for batch in ended:
             self._batches.remove(batch)
-            if batch.error and not self._has_begun and self._stop_at == math.inf:
+            if batch.error and not (self._has_begun or self._is_stopping):
                 raise RunError(f"the cluster failed the job: {batch.error}")
             message = batch.error or "the cluster has ended its task without a message"
             # Tasks that end together were lost with one of them, and which one that is only shows alone.
@@ -330,7 +329,7 @@ class _Driver:
             if shard_id in running.jobs:
                 running.record(error := ShardError(shard_id, reason, attempt=attempt))
                 yield error
-        if progress.ends_run and self._stop_at == math.inf:
+        if progress.ends_run and not self._is_stopping:
             raise (LockLost if progress.ends_run == LockLost.__name__ else RunError)(progress.problem)
         if progress.has_ended:
             yield from self._end_task(running, progress.problem or "its task has ended without it")
@@ -357,7 +356,7 @@ class _Driver:
         self._output.remove_many([task.file("jobs"), *([task.file("lock")] if running.jobs else [])])
         yield from self._reports(running, running.jobs)
         yield from running.withdraw()
-        if not running.jobs or self._stop_at < math.inf:
+        if not running.jobs or self._is_stopping:
             return
         if not running.batch.has_failed:
             running.batch.has_failed = True
@@ -370,3 +369,12 @@ class _Driver:
                 yield ShardError(shard_id, message, attempt=job.attempt)
             else:
                 self._returned.append([replace(jobs[shard_id], attempt=job.attempt + (1 if is_to_blame else 0))])
+
+
+def unreachable(host: str, port: int) -> str:
+    """Why nobody takes a connection there, or "": clusters themselves take minutes to find out."""
+    try:
+        socket.create_connection((host, port), _ANSWERS_WITHIN).close()
+    except (OSError, ValueError, OverflowError) as error:
+        return error_text(error)
+    return ""

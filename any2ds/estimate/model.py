@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -146,9 +146,7 @@ class Rates:
     silent: float = 0.0  # share without an answer, at hosts that answer others
     dead: float = 0.0  # the same, at hosts that answer none
     transient: float = 0.0  # share that failed in a way that another attempt can help
-    repeated: Mapping[int, float] = field(
-        default_factory=dict
-    )  # attempts -> share that was answered only after so many
+    repeated: float = 0.0  # chance that an answered attempt was followed by another one
 
     @classmethod
     def of(cls, rows: Sequence[SampledRow], weights: Sequence[float]) -> Rates:
@@ -157,18 +155,17 @@ class Rates:
         alive = {transfer.host for transfer, _ in transfers if transfer.code not in _SILENT | _NOT_ASKED}
         total = sum(weight for _, weight in transfers) or 1.0
         shares: defaultdict[str, float] = defaultdict(float)
-        repeated: defaultdict[int, float] = defaultdict(float)
+        repeated = 0.0
         for transfer, weight in transfers:
             share = weight / total
             if transfer.code in _SILENT:
                 shares["silent" if transfer.host in alive else "dead"] += share
             elif transfer.code not in _NOT_ASKED | _QUICK:
                 shares["answers"] += transfer.attempts * share
-                if transfer.attempts > 1:
-                    repeated[transfer.attempts] += share
+                repeated += (transfer.attempts - 1) * share
             if transfer.is_transient and transfer.code != "dns":
                 shares["transient"] += share
-        return cls(**shares, repeated=repeated)
+        return cls(**shares, repeated=repeated / max(shares["answers"], 1e-9))
 
 
 class Model:
@@ -344,50 +341,48 @@ class Model:
         """Share of the rows of a host without any answer that are tried until it counts as down."""
         return min(1.0, SILENCE * max(1, len(self.survey.hosts)) / max(1, self.survey.urls))
 
-    def _transfers(self, part: float) -> list[Duration]:
-        """The transfers of a worker with that part of the rows, and for how long each takes a place."""
-        fetch, urls, rates = self.config.fetch, self.urls * part, self.rates
+    @cached_property
+    def _transfers(self) -> list[Duration]:
+        """All transfers, the answered ones first, and for how long each takes a place."""
+        fetch, rates, robots = self.config.fetch, self.rates, self.sample.robots
+        scale = self.urls * rates.answers / max(1, sum(count for count, _ in self._answers))
+        asked = robots.files / max(1, len({row.host for row in self.sample.rows}))  # of a host: processes share answers
         late = min(self._timeout, late_after(self.latency))  # then a transfer takes a spare place, if there are any
-        scale = urls * rates.answers / max(1, sum(count for count, _ in self._answers))
-        robots = self.sample.robots
+        has_spare = spare_transfers(fetch, fetch.most_transfers) > 0
         return [
             *((count * scale, seconds) for count, seconds in self._answers),
-            (self._robots_files(part), robots.seconds / max(1, robots.files)),
-            (urls * rates.silent * self._tries, late if fetch.thread_count == "auto" else self._timeout),
-            (
-                urls * rates.dead * self._met_rows_of_dead_host,
-                late if spare_transfers(fetch, fetch.most_transfers) else self._timeout,
-            ),
+            (min(1.0, asked) * len(self.survey.hosts), robots.seconds / max(1, robots.files)),
+            (self.urls * rates.silent * self._tries, late if fetch.thread_count == "auto" else self._timeout),
+            (self.urls * rates.dead * self._met_rows_of_dead_host, late if has_spare else self._timeout),
         ]
 
     def _transfer_seconds(self, part: float) -> float:
-        """Seconds that the transfers of a worker take, of which so many are in flight as the options allow."""
-        fetch, transfers = self.config.fetch, self._transfers(part)
-        count, slots, seconds = sum(each for each, _ in transfers), fetch.most_transfers, 0.0
-        work = sum(each * seconds for each, seconds in transfers)
+        """Seconds for the transfers of a worker that has this part of all, as many at a time as the options allow."""
+        fetch, slots, seconds = self.config.fetch, self.config.fetch.most_transfers, 0.0
+        count = part * sum(each for each, _ in self._transfers)
+        work = part * sum(each * seconds for each, seconds in self._transfers)
         if count and fetch.thread_count == "auto":
             seconds, ended, slots = warm_up(work / count, count, slots)
             work *= 1 - ended / count
         return seconds + max(work / slots, self.latency if count else 0.0)
 
-    def _robots_files(self, part: float) -> float:
-        """Requests for robots.txt by a worker with that part of the rows."""
-        sampled = {row.host for row in self.sample.rows}
-        if not (sampled and self.sample.robots.files):
-            return 0.0
-        met = sum(1 - (1 - min(1.0, part)) ** urls for urls in self.survey.hosts.values())
-        return met * min(1.0, self.sample.robots.files / len(sampled))
+    def _repeated_rows(self) -> Iterator[Duration]:
+        """Rows that are answered more than once, by the number of their attempts."""
+        answered = self.urls * self.rates.answers * (1 - self.rates.repeated)
+        for attempts in range(2, self._tries + 1):
+            count = answered * self.rates.repeated ** (attempts - 1)
+            yield count, attempts * self.latency + backoffs(attempts)
 
     def _until_last_row(self, seconds: float) -> float:
         """The end of the last row, where all transfers together take `seconds`."""
-        transfers = self._transfers(1.0)
+        transfers = self._transfers
         work = sum(count * each for count, each in transfers)
         # When the last transfer begins, those that are in flight have half of their time left, or more if times differ.
         left = sum(count * each**2 for count, each in transfers) / (2 * work) if work else 0.0
         start, urls = max(0.0, seconds - left), self.urls
         rows = [
             *transfers[: len(self._answers)],
-            *((urls * share, n * self.latency + backoffs(n)) for n, share in self.rates.repeated.items()),
+            *self._repeated_rows(),
             (urls * self.rates.silent, self._silent_seconds),
         ]
         dead = start * self._met_rows_of_dead_host + self._timeout if urls * self.rates.dead >= 1 else 0.0

@@ -39,7 +39,8 @@ def show(estimate: Estimate, stream: TextIO) -> None:
 
 def parts(estimate: Estimate) -> Iterator[Any]:
     """What rich prints, one below the other."""
-    for title, facts in _sections(estimate):
+    sections = {"the list": _list(estimate), "the sample": _sample(estimate), "the dataset": _dataset(estimate)}
+    for title, facts in sections.items():
         yield Text(title, style="bold")
         yield facts_table(facts)
     if estimate.predictions:
@@ -58,13 +59,6 @@ def parts(estimate: Estimate) -> Iterator[Any]:
 
 
 Facts = Iterator[tuple[str, str]]
-
-
-def _sections(estimate: Estimate) -> Iterator[tuple[str, Facts]]:
-    """Each section with its title."""
-    yield "the list", _list(estimate)
-    yield "the sample", _sample(estimate)
-    yield "the dataset", _dataset(estimate)
 
 
 def _list(estimate: Estimate) -> Facts:

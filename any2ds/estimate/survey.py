@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import Counter
 from contextlib import closing
@@ -28,17 +29,17 @@ _MOST_HOSTS = 200_000  # hosts whose rows are counted; the smallest are left out
 _LONGEST_URL = 2000  # characters that are compared, where most URLs are longer
 
 
-def survey(config: Config, size: int, seed: int = 0, most_bytes: int = _LARGE, part: int = _PART) -> Survey:
-    """Read the list that `config` names, and draw `size` of its rows at random, with `seed`; of a list with more than
-    `most_bytes` about `part` rows are read. Raises UsageError as `Source` does, for an empty list as well."""
-    source, is_part = _opened(config, seed, most_bytes)
+def survey(config: Config, size: int, most_bytes: int = _LARGE, part: int = _PART) -> Survey:
+    """Read the list that `config` names, and draw `size` of its rows at random; of a list with more than `most_bytes`
+    about `part` rows are read. Raises UsageError as `Source` does, for an empty list as well."""
+    source, most_rows = _opened(config, most_bytes, part)
     with closing(source):
-        counts = _Counts(config, size, random.Random(seed))
+        counts = _Counts(config, size, random.Random(0))
         error = ""
         try:
             for batch in source.batches():
                 counts.add(batch)
-                if is_part and source.has_row_groups and counts.read >= part:
+                if counts.read >= most_rows:
                     break
         except ReadError as broken:
             error = str(broken)
@@ -50,20 +51,22 @@ def survey(config: Config, size: int, seed: int = 0, most_bytes: int = _LARGE, p
         return counts.survey(max(rows, counts.read), is_exact, error, source.schema, files)
 
 
-def _opened(config: Config, seed: int, most_bytes: int) -> tuple[Source, bool]:
-    """The list, or a random part of it if it is large; and whether it is a part."""
+def _opened(config: Config, most_bytes: int, part: int) -> tuple[Source, float]:
+    """The list, or what can be read of a large one at random, and how many of its rows are enough."""
     source = Source.of(config)
     if config.input.limit is not None or sum(file.size or 0 for file in source.list_files) <= most_bytes:
-        return source, False
-    kind = Source if source.has_row_groups else RandomPart if can_be_read_in_blocks(source.inputs) else None
-    if kind is None:
+        return source, math.inf
+    if not (source.has_row_groups or can_be_read_in_blocks(source.inputs)):
         log.warning(
             "the whole list is read, which takes minutes for each 100 million rows: random parts can be read of parquet"
             " and of text that is not compressed"
         )
-        return source, False
+        return source, math.inf
     source.close()
-    return kind.of(replace(config, input=replace(config.input, shuffle=seed)), is_looked_at=True), True
+    mixed = replace(config, input=replace(config.input, shuffle=0))
+    if source.has_row_groups:
+        return Source.of(mixed, is_looked_at=True), part
+    return RandomPart.of(mixed, is_looked_at=True), math.inf
 
 
 class _Counts:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import RECIPE_KEY, stored_rows
-from any2ds.core.tables import take, values
+from any2ds.core.tables import is_list, take, values
 from any2ds.writers.contract import Fields, Shard
 from any2ds.writers.formats.parquet import THRIFTY
 
@@ -129,7 +129,7 @@ class _Table:
         self._absent: dict[str, None] = {}  # columns that are null in all rows
         self._valid: dict[str, bytes] = {}  # column -> a byte for each row, 0 where it is null
         for name, column in zip(table.column_names, table.columns, strict=True):
-            has_null_parts = _is_list(column.type) and pc.list_flatten(column).null_count
+            has_null_parts = is_list(column.type) and pc.list_flatten(column).null_count
             if name in of.added or name in of.inexact or has_null_parts:
                 self._values[name] = _values_of(column)
             elif column.null_count == len(column):
@@ -171,11 +171,6 @@ def _without_nulls(file: pq.FileMetaData) -> set[str]:
     return {name for name, count in nulls.items() if not count}
 
 
-def _is_list(type: pa.DataType) -> bool:
-    of = pa.types
-    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
-
-
 def _has_floats(type: pa.DataType) -> bool:
     """Whether its values may be NaN or infinite, which JSON has no notation for."""
     if pa.types.is_nested(type):
@@ -185,7 +180,7 @@ def _has_floats(type: pa.DataType) -> bool:
 
 def _is_inexact_in_records(type: pa.DataType) -> bool:
     """Whether a value that is not null is another one in a record: rounded to float32, a bool as a number, or JSON."""
-    if _is_list(type):
+    if is_list(type):
         inner = type.value_type
         return bool(pa.types.is_boolean(inner) or pa.types.is_nested(inner) or pa.types.is_float64(inner))
     return bool(pa.types.is_nested(type) or pa.types.is_float64(type))

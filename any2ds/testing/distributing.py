@@ -117,8 +117,11 @@ def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
 
 
 def run_options(**given: object) -> RunOptions:
-    """The options that a distributor is made from, with the options of `download` that are given."""
-    return Config.from_options({"url_list": "-", **given}).run
+    """The options that an engine for clusters is made from in tests, with the options of `download` that are given.
+
+    Sub-jobs have few shards: the contract wants jobs to be pulled no earlier than there is room.
+    """
+    return Config.from_options({"url_list": "-", "distributor": "pyspark", "subjob_size": 8, **given}).run
 
 
 def jobs_of(count: int) -> Iterator[ShardJob]:

@@ -38,9 +38,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def distributor() -> Any:
-    return importlib.import_module("any2ds_dask").DaskDistributor(
-        run_options(processes_count=2, distributor="pyspark", subjob_size=8)
-    )
+    return importlib.import_module("any2ds_dask").DaskDistributor(run_options(processes_count=2))
 
 
 class TestContract(ProcessDistributorContract):

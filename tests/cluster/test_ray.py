@@ -64,10 +64,6 @@ class TestRay(ProcessDistributorContract):
     def make_distributor(self) -> Distributor:
         return distributor()
 
-    def test_progress_comes_while_shards_are_open(self) -> None:
-        with closing(self.events(ScriptedWorker(hanging=frozenset(range(9))), jobs_of(9))) as events:
-            assert isinstance(next(iter(events)), Progress)
-
     def test_both_nodes_work(self, ours: RayCluster) -> None:
         where: dict[int, str] = {}
         worker = ScriptedWorker(seconds=0.01)
@@ -122,7 +118,7 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_cluster_is_told_before_anything_is_made(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.distributors.ray._INIT_TIMEOUT", 5.0)
+    monkeypatch.setattr("any2ds.distributors._ray_connection._INIT_TIMEOUT", 5.0)
     address = server.url("").partition("//")[2].strip("/")
     with pytest.raises(OptionError, match="no Ray cluster can be reached there"):
         download(

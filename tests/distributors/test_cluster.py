@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from any2ds.config.options import Config, RunOptions
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, RunError
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._cluster import ClusterDistributor
 from any2ds.distributors._task import Task, TaskProgress, UnseenFolder
@@ -24,10 +23,6 @@ from any2ds.storage.lock.lock_file import LockRef
 from any2ds.storage.patience import persist
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of, run_options
 from any2ds.testing.processes import LONG
-
-
-def running(**options: object) -> RunOptions:
-    return run_options(**{"distributor": "pyspark", "subjob_size": 8, **options})
 
 
 class Threads(ClusterDistributor):
@@ -49,7 +44,7 @@ class Threads(ClusterDistributor):
 
 class TestCluster(ProcessDistributorContract):
     def make_distributor(self) -> Threads:
-        return Threads(running())
+        return Threads(run_options())
 
 
 def run(distributor: Threads, worker: ScriptedWorker, jobs: Iterator[ShardJob]) -> tuple[list[int], list[int]]:
@@ -68,7 +63,7 @@ def test_a_task_that_the_cluster_loses_is_submitted_again_and_nothing_is_left_be
         task()
 
     worker = ScriptedWorker(output=str(tmp_path))
-    assert run(Threads(running(), call), worker, jobs_of(12)) == (list(range(12)), [])
+    assert run(Threads(run_options(), call), worker, jobs_of(12)) == (list(range(12)), [])
     assert [path.name for path in (tmp_path / ".any2ds").rglob("*")] == []
 
 
@@ -98,7 +93,7 @@ class FailsBatches(Threads):
 
 def test_a_shard_that_fails_its_batch_harms_no_other_one(tmp_path: Path) -> None:
     """Each shard is a task, and all of them fail with it."""
-    options = running(subjob_size=40, max_shard_retry=2)
+    options = run_options(subjob_size=40, max_shard_retry=2)
     cluster = FailsBatches(options, fatal=20)
     cluster.slots = 40
     made = run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(40))
@@ -108,7 +103,7 @@ def test_a_shard_that_fails_its_batch_harms_no_other_one(tmp_path: Path) -> None
 
 
 def test_without_retries_the_neighbours_of_a_shard_that_fails_its_batch_are_made(tmp_path: Path) -> None:
-    cluster = FailsBatches(running(subjob_size=8, max_shard_retry=0), fatal=3)
+    cluster = FailsBatches(run_options(subjob_size=8, max_shard_retry=0), fatal=3)
     cluster.slots = 4
     assert run(cluster, ScriptedWorker(output=str(tmp_path)), jobs_of(8)) == ([0, 1, 2, 4, 5, 6, 7], [3])
 
@@ -131,7 +126,7 @@ def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
         at_work.discard(task.number)
 
     worker = ScriptedWorker(output=str(tmp_path))
-    made = run(Threads(running(subjob_size=4, processes_count=2), call), worker, jobs_of(12))
+    made = run(Threads(run_options(subjob_size=4, processes_count=2), call), worker, jobs_of(12))
     assert (made, most) == ((list(range(12)), []), 2)
 
 
@@ -143,7 +138,7 @@ def test_a_task_that_runs_twice_makes_its_shards_once(tmp_path: Path) -> None:
             twin.result()
 
     worker = ScriptedWorker(output=str(tmp_path), seconds=0.05)
-    assert run(Threads(running(), call), worker, jobs_of(6)) == (list(range(6)), [])
+    assert run(Threads(run_options(), call), worker, jobs_of(6)) == (list(range(6)), [])
 
 
 def test_shards_of_a_task_that_was_lost_often_get_tasks_of_their_own(tmp_path: Path) -> None:
@@ -156,7 +151,7 @@ def test_shards_of_a_task_that_was_lost_often_get_tasks_of_their_own(tmp_path: P
         task()
 
     worker = ScriptedWorker(output=str(tmp_path))
-    assert run(Threads(running(), call), worker, jobs_of(8)) == (list(range(8)), [])
+    assert run(Threads(run_options(), call), worker, jobs_of(8)) == (list(range(8)), [])
     assert sorted(numbers) == list(range(2 + 4))
 
 
@@ -172,7 +167,7 @@ def test_an_attempt_goes_on_where_the_one_before_has_died(tmp_path: Path) -> Non
         task()
 
     worker = ScriptedWorker(output=str(tmp_path))
-    events = list(Threads(running(), call).map(worker, jobs_of(4)))
+    events = list(Threads(run_options(), call).map(worker, jobs_of(4)))
     assert sorted(event.shard_id for event in events if isinstance(event, ShardReport)) == [0, 1, 2, 3]
     assert sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress)) == 1 + 2 + 3 + 4
 
@@ -182,7 +177,7 @@ def test_what_a_cluster_says_when_it_can_do_nothing_ends_the_run(tmp_path: Path)
         raise OSError("no such image")
 
     with pytest.raises(RunError, match="the cluster failed the job: no such image"):
-        run(Threads(running(), call), ScriptedWorker(output=str(tmp_path)), jobs_of(4))
+        run(Threads(run_options(), call), ScriptedWorker(output=str(tmp_path)), jobs_of(4))
 
 
 def test_a_run_whose_folder_is_another_runs_is_ended(tmp_path: Path) -> None:
@@ -191,12 +186,12 @@ def test_a_run_whose_folder_is_another_runs_is_ended(tmp_path: Path) -> None:
     config = Config.from_options({"url_list": "-", "output_folder": tmp_path})
     worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "one that is over"),))
     with pytest.raises(LockLost, match="others may be at work there"):
-        list(Threads(running()).map(worker, jobs_of(1)))
+        list(Threads(run_options()).map(worker, jobs_of(1)))
 
 
 def task_in(folder: Path) -> Task:
     worker = ScriptedWorker(output=str(folder))
-    return Task(worker, running(), f"{layout.WORK_FOLDER}/run", 0.05)
+    return Task(worker, run_options(), f"{layout.WORK_FOLDER}/run", 0.05)
 
 
 def test_a_machine_that_sees_another_folder_says_so(tmp_path: Path) -> None:
@@ -228,11 +223,6 @@ def test_jobs_that_somebody_else_has_written_are_not_read(tmp_path: Path) -> Non
     assert list(tmp_path.glob("*_stats.json")) == []
 
 
-def test_the_jobs_of_a_task_have_no_secrets(tmp_path: Path) -> None:
-    task = task_in(tmp_path).with_jobs(list(jobs_of(1)), 0)
-    assert str(tmp_path).encode() not in (tmp_path / task.file("jobs")).read_bytes()
-
-
 def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
     asked, end = threading.Event(), threading.Event()
 
@@ -241,7 +231,7 @@ def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
         end.wait()
         yield from ()
 
-    distributor = Threads(running())
+    distributor = Threads(run_options())
     with ThreadPoolExecutor(1) as pool:
         events = pool.submit(lambda: list(distributor.map(ScriptedWorker(output=str(tmp_path)), jobs())))
         asked.wait()
@@ -294,7 +284,7 @@ def test_tasks_are_ended_before_a_store_that_gives_no_answer_is_asked(is_asked: 
 
     worker = Unreachable(output=str(tmp_path))
     worker.seen_by_driver(order)
-    distributor = Recording(running())
+    distributor = Recording(run_options())
     events: Any = distributor.map(worker, jobs_of(8))
     assert isinstance(next(events), Progress)
     began = time.monotonic()
@@ -306,10 +296,3 @@ def test_tasks_are_ended_before_a_store_that_gives_no_answer_is_asked(is_asked: 
         events.close()
         assert order == ["cancel", "write stop"]
     assert time.monotonic() - began < 10
-
-
-def test_progress_comes_while_shards_are_open(tmp_path: Path) -> None:
-    worker = ScriptedWorker(output=str(tmp_path), hanging=frozenset(range(8)))
-    events: Iterator[Event] = Threads(running()).map(worker, jobs_of(8))
-    with closing(events):  # type: ignore[type-var]
-        assert isinstance(next(events), Progress)

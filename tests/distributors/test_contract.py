@@ -55,11 +55,6 @@ class TestMultiprocessing(ProcessDistributorContract):
         events = self.run(ScriptedWorker(seconds=0.05), jobs_of(60))
         assert len({event.start_time for event in events if isinstance(event, ShardReport)}) == 2
 
-    def test_no_more_processes_than_shards(self) -> None:
-        distributor = MultiprocessingDistributor(options(processes_count=8))
-        reports = [event for event in distributor.map(ScriptedWorker(), jobs_of(2)) if isinstance(event, ShardReport)]
-        assert len({report.start_time for report in reports}) <= 2
-
     def test_processes_know_how_many_share_the_machine(self) -> None:
         reports = self.run(Sharing(), jobs_of(2))
         assert sum(isinstance(event, ShardReport) for event in reports) == 2

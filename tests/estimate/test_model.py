@@ -1,6 +1,9 @@
 """Predictions and advice, from lists and samples that are made up: times can be worked out by hand."""
 
-from collections.abc import Mapping, Sequence
+import heapq
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,11 +11,16 @@ import pyarrow as pa
 import pytest
 
 from any2ds.config.options import Config
+from any2ds.core.failures import Failure
 from any2ds.core.histogram import Histogram
 from any2ds.core.reports import ProcessCost, RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
-from any2ds.estimate.model import Model, last_end, weights_of, wilson
+from any2ds.estimate.model import Model, weights_of, wilson
+from any2ds.fetch.policy.hosts import Attempt, HostPolicy
+from any2ds.fetch.policy.schedule import Schedule, limits_of
 
 FAST_LINE = 10**10
 
@@ -62,23 +70,90 @@ def advice(of: Model, machines: Sequence[int] = (1,)) -> dict[str, str]:
     return {each.option: f"{each.value}: {each.reason}" for each in found}
 
 
+BODY: Any = None  # of answers: a schedule does not look at it
 MANY = {f"o{number}": 100 for number in range(100)}  # hosts
 
 
 @pytest.mark.parametrize(
     ("options", "expected", "limit"),
-    [
-        ({"thread_count": 50}, 10_000 * 0.4 / 50, "latency"),
-        ({"max_per_host": 2, "hosts": {"o1": {"max_per_host": 1}}}, 100 * 0.4, "hosts"),
-        ({"host_delay": 1}, 100, "hosts"),
-        ({"cpu": 0.01, "processes_count": 1}, 10_000 * 0.01, "cpu"),
-        ({"delays": {"o7": 10.0}}, 100 * 10, "hosts"),
-    ],
-    ids=["transfers", "a host", "a delay", "the processor", "robots.txt"],
+    [({"cpu": 0.01, "processes_count": 1}, 10_000 * 0.01, "cpu"), ({"delays": {"o7": 10.0}}, 100 * 10, "hosts")],
+    ids=["the processor", "robots.txt"],
 )
 def test_the_time_is_that_of_the_narrowest_place(options: dict[str, Any], expected: float, limit: str) -> None:
     found = model(MANY, **options)
     assert seconds(found) == pytest.approx(expected, rel=0.1)
+    assert found.predict(1, FAST_LINE).limit == limit
+
+
+Answers = Callable[[int, random.Random], tuple[str, float]]
+"""Code and seconds of the answer of a host, by its number."""
+
+
+def fetched(hosts: Sequence[int], answer: Answers, **options: Any) -> tuple[float, list[SampledRow], list[float]]:
+    """When the last row ends, what becomes of the rows, and the seconds of answers: by the schedule that runs have, on
+    a clock that goes from one answer to the next."""
+    fetch, chance = Config.from_options({"url_list": "-", **options}).fetch, random.Random(3)
+    policy = HostPolicy(fetch.max_per_host, fetch.host_delay)
+    schedule = Schedule(limits_of(fetch, fetch.most_transfers), policy, random.Random(4))
+    schedule.fresh.extend(Row(0, n, str(host), f"http://o{host}/{n}") for n, host in enumerate(hosts))
+    now, rows, answered = 0.0, list[Fetched](), list[float]()
+    ends: list[tuple[float, int, Attempt, Any]] = []
+    while not schedule.idle:
+        while attempt := schedule.next(now):
+            code, takes = answer(int(attempt.row.key), chance)
+            outcome = Payload(BODY, None, 200, None, takes) if code == "success" else Failure("fetch", code)
+            heapq.heappush(ends, (now + takes, chance.getrandbits(62), attempt, outcome))
+        rows += schedule.given_up()
+        now = min(ends[0][0] if ends else math.inf, now + max(1e-3, schedule.wait(now)))
+        while ends and ends[0][0] <= now:
+            _, _, attempt, outcome = heapq.heappop(ends)
+            answered += [outcome.seconds] if isinstance(outcome, Payload) else []
+            rows += filter(None, [schedule.finish(attempt, outcome, now)])
+    codes = [(row, "success" if isinstance(row.outcome, Payload) else row.outcome.code) for row in rows]
+    return now, [sampled(f"o{row.row.key}", code, attempts=max(1, row.attempts)) for row, code in codes], answered
+
+
+def even(host: int, chance: random.Random) -> tuple[str, float]:
+    return "success", 0.5
+
+
+def silent_hosts(host: int, chance: random.Random) -> tuple[str, float]:
+    return ("timeout_total", 4.0) if host % 8 == 3 else ("success", 0.4)
+
+
+def mixture(host: int, chance: random.Random) -> tuple[str, float]:
+    gone_or_silent = {0: ("http_404", 0.3), 1: ("http_404", 0.3), 2: ("timeout_total", 5.0)}
+    return gone_or_silent.get(chance.randrange(15), ("success", chance.uniform(0.3, 1.5)))
+
+
+def flaky(host: int, chance: random.Random) -> tuple[str, float]:
+    return ("http_503" if chance.random() < 0.15 else "success"), 0.6
+
+
+def uneven_hosts(host: int, chance: random.Random) -> tuple[str, float]:
+    return "success", min(3.0, random.Random(host).lognormvariate(-0.9, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "limit"),
+    [
+        (even, {"thread_count": 50}, "latency"),
+        (even, {"max_per_host": 1}, "hosts"),
+        (even, {"host_delay": 0.5}, "hosts"),
+        (silent_hosts, {"thread_count": 40, "timeout": 4}, "timeouts"),
+        (mixture, {"thread_count": 40, "timeout": 5}, "latency"),
+        (flaky, {"thread_count": 40, "retries": 2}, "latency"),
+        (flaky, {"thread_count": 400, "retries": 2}, "latency"),
+        (uneven_hosts, {"thread_count": 30}, "latency"),
+    ],
+)
+def test_the_form_agrees_with_the_schedule_of_a_run(answer: Answers, options: dict[str, Any], limit: str) -> None:
+    hosts = [number % 60 for number in range(1500)]
+    took, _, _ = fetched(hosts, answer, **options)
+    _, rows, answered = fetched(random.Random(5).sample(hosts, 300), answer, **{"host_delay": 0.25, **options})
+    found = model({f"o{host}": 25 for host in range(60)}, rows, **options)
+    found = Model(found.config, found.survey, replace(found.sample, latencies=Histogram.of(answered)))
+    assert seconds(found) == pytest.approx(took, rel=0.15)
     assert found.predict(1, FAST_LINE).limit == limit
 
 
@@ -87,35 +162,6 @@ def test_a_line_is_the_limit_and_machines_have_one_each() -> None:
     assert seconds(found, bandwidth=16_000_000) == pytest.approx(10_000 * 20_000 * 8 / 16e6, rel=0.1)
     assert seconds(found, 4, bandwidth=16_000_000) == pytest.approx(25, rel=0.1)
     assert found.predict(1, 16_000_000).limit == "bandwidth"
-
-
-def test_silent_rows_take_their_timeout_and_hosts_that_are_down_a_few() -> None:
-    hanging = [*SEEN[:285], *(sampled(f"o{number}", "timeout_total") for number in range(15))]
-    work = 10_000 * (0.95 * 0.4 + 0.05 * 5)
-    assert seconds(model(MANY, hanging, thread_count=50, timeout=5)) == pytest.approx(work / 50, rel=0.1)
-    down = [*SEEN[:240], *(sampled(f"o{number % 10 + 50}", "timeout_total") for number in range(60))]
-    down = [row for row in down if row.code == "success" or row.host not in {each.host for each in SEEN}]
-    work = 10_000 * (0.8 * 0.4 + 0.2 * 5 * 4 / 100)
-    assert seconds(model(MANY, down, thread_count=50, timeout=5)) == pytest.approx(work / 50, rel=0.1)
-
-
-def test_attempts_that_were_repeated_take_time() -> None:
-    twice = [replace(row, transfers=(replace(row.transfers[0], attempts=2),)) for row in SEEN]
-    assert seconds(model(MANY, twice, thread_count=50)) == pytest.approx(160, rel=0.1)
-
-
-def test_the_last_row_ends_after_it_has_begun() -> None:
-    assert last_end(10.0, [(1000, 1.0)]) == pytest.approx(11, rel=0.01)
-    assert last_end(10.0, [(1000, 1.0), (1, 50.0)]) == pytest.approx(55)  # it begins anywhere
-    assert last_end(10.0, [(1000, 1.0), (0.1, 50.0)]) == pytest.approx(11, rel=0.01)
-    assert last_end(10.0, []) == 10
-
-
-def test_a_row_that_hangs_holds_up_the_end_as_often_as_it_is_tried() -> None:
-    hanging = [*SEEN[:297], *(sampled(f"o{number}", "timeout_total") for number in range(3))]
-    once = seconds(model(MANY, hanging, thread_count=400, timeout=5))
-    assert once == pytest.approx((10_000 * 0.4 + 100 * 5) / 400 + 5, rel=0.1)
-    assert seconds(model(MANY, hanging, thread_count=400, timeout=5, retries=2)) == pytest.approx(once + 14, rel=0.1)
 
 
 def test_a_sample_without_timeouts_does_not_promise_a_run_without() -> None:

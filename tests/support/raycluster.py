@@ -22,6 +22,7 @@ from any2ds.testing.processes import children, wait_until, wait_until_gone
 # Ray takes 127.0.0.1 for another word for the machine's address; these are loopback as well, and stay.
 HEAD, SECOND = "127.0.0.2", "127.0.0.3"
 
+_RESTARTS = 3
 _OBJECT_STORE_BYTES = 80 << 20  # about the least
 _SETTINGS = {
     "RAY_AUTH_MODE": "token",
@@ -78,12 +79,19 @@ class RayCluster:
             )
 
     def wait(self) -> None:
-        """Until all nodes have begun. Raises RuntimeError if one does not."""
-        for ip in self._nodes:
-            log = self._folder / f"{ip}.log"
+        """Until all nodes have begun; what a busy machine has not started in the 30 s that Ray allows is started again.
+        Raises RuntimeError if a node does not begin."""
+        for ip in list(self._nodes):
             wait_until(partial(self._has_begun, ip))
+            for _ in range(_RESTARTS):
+                if self._nodes[ip].poll() is None:
+                    break
+                _end_group(self._nodes[ip].pid)
+                self.start(ip)
+                wait_until(partial(self._has_begun, ip))
             if self._nodes[ip].poll() is not None:
-                raise RuntimeError(f"the node {ip} has not started: {log.read_text(errors='replace')}")
+                said = (self._folder / f"{ip}.log").read_text(errors="replace")
+                raise RuntimeError(f"the node {ip} has not started: {said}")
 
     def _has_begun(self, ip: str) -> bool:
         said = (self._folder / f"{ip}.log").read_bytes()

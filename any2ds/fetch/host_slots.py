@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.core.errors import error_text
+from any2ds.core.processes import open_files
 from any2ds.storage.disk.staging import is_private, named_for_user
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _STARTS = 1 << 12  # places in a file for the next start at a host, which hosts 
 _NEXT_START = struct.Struct("<Qd")  # hash of the host's name, time.monotonic()
 _BEHIND_STARTS = _STARTS * _NEXT_START.size  # where locks begin: on Windows nobody else can read a locked byte
 _FILES = 64  # the kernel looks through all locks of a file: 1.8 ms with 20,000 of them
+_OF_ALL_FILES = 8  # one in so many of the files that may be open is for slots; beyond that, unused ones are closed
 _TOUCH = 3600.0  # seconds between two touches of a file: what nobody touches for days is removed from /tmp
 _REOPEN = 60.0  # seconds until a file that could not be opened is tried again
 _NO_SLOT = -1
@@ -270,6 +272,8 @@ class HostSlots:
         now = time.monotonic()
         file = self._files.get(number)
         if file is None or (file.descriptor is None and file.look_at <= now):
+            if len(self._files) >= open_files.limit() // _OF_ALL_FILES:
+                self._close_unused()
             file = self._files[number] = _File(self._open(number), now)
             file.look_at += _REOPEN if file.descriptor is None else 0.0
         if file.descriptor is not None and file.look_at <= now:
@@ -278,6 +282,15 @@ class HostSlots:
                 with suppress(OSError):
                     os.utime(file.descriptor)
         return file.descriptor
+
+    def _close_unused(self) -> bool:
+        """Close the files in which this process has locked nothing; whether there were any."""
+        in_use = {byte // _BYTES_PER_HOST % _FILES for byte in (*self._held, *self._waiting)}
+        unused = [self._files.pop(number).descriptor for number in self._files.keys() - in_use]
+        for descriptor in unused:
+            if descriptor is not None:
+                os.close(descriptor)
+        return any(descriptor is not None for descriptor in unused)
 
     def _open(self, number: int) -> int | None:
         try:
@@ -295,6 +308,8 @@ class HostSlots:
                 raise
             return file
         except OSError as error:
+            if open_files.is_exhausted(error) and self._close_unused():
+                return self._open(number)
             self._warn(error)
             return None
 

@@ -26,6 +26,7 @@ class Profile:
 
     options: FetchOptions
     policy: HostPolicy
+    headers: list[str]  # of requests; never empty, which to pycurl would mean that nothing is to be changed
     has_own_headers: bool = False  # `headers` are meant for these very hosts
 
 
@@ -114,7 +115,7 @@ class Profiles:
         if options.max_per_host >= UNLIMITED:
             at_once = UNLIMITED
         policy = HostPolicy(at_once, delay, options.max_retry_after)
-        return Profile(options, policy, "headers" in own)
+        return Profile(options, policy, ["Accept: */*", *(options.headers or ())], "headers" in own)
 
 
 def _canonical(host: str) -> str:

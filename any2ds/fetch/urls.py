@@ -93,7 +93,8 @@ def origin_of(url: str) -> str:
 
 def parts(url: str) -> tuple[str, str | None, str, str]:
     """Scheme, credentials, host and port of a normalised URL."""
-    origin = origin_of(url)
+    end = url.find("/", url.find("://") + 3)
+    origin = url[:end] if end > 0 else url
     return _parts(origin) if len(origin) < LONG_ORIGIN else _parts.__wrapped__(origin)
 
 

@@ -66,7 +66,7 @@ def client(*servers: str) -> Iterator[Client]:
 def words(outcome: Addresses | Failure) -> str:
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.code) == ("fetch", "dns")
-    return outcome.detail
+    return outcome.detail.rpartition(": ")[0]  # behind it stands the name
 
 
 def asked(server: DnsServer, host: str) -> int:

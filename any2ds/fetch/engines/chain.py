@@ -25,27 +25,20 @@ class Chain:
     alone, and an address that is not public is asked only if no public one has led to it.
     """
 
+    redirects = 0
+    final_url: str | None = None  # where redirects have led; None also if it is too long to be kept
+    first_address: str | None = None  # that was asked, or PROXIED
+
     def __init__(self, attempt: Attempt, url: str, options: FetchOptions) -> None:
         self.attempt = attempt
         self.at = url  # without credentials that a redirect brought
         self.sent_url = url  # with the credentials for it
-        self.redirects = 0
-        scheme, self._credentials, host, port = parts(url)
-        self.origin = self._first_origin = scheme, host, port
+        self.scheme, self._credentials, self.host, self.port = parts(url)
+        self.origin = self._first_origin = self.scheme, self.host, self.port
         self._most = max(options.max_redirects, REDIRECTS) if attempt.asks else options.max_redirects
         name = options.referer_col
         self._referer = None if name is None else as_referer(attempt.row.of_list(name))
-        self._first_address: str | None = None  # that was asked, or PROXIED
         self._cookies: dict[tuple[str, str], tuple[str, bool]] = {}  # (host, name) -> name=value, and if only for https
-
-    @property
-    def scheme(self) -> str:
-        return self.origin[0]
-
-    @property
-    def final_url(self) -> str | None:
-        """Where redirects have led; None if there were none, or if it is too long to be kept."""
-        return self.at if self.redirects and len(self.at) <= LONGEST_FINAL_URL else None
 
     def follow(self, location: str, status: int, set_cookie: str, robots: Robots | None) -> Failure | None:
         """Go on to where an answer redirects to, or say why not. `set_cookie` has a cookie in each line."""
@@ -61,16 +54,17 @@ class Chain:
         if set_cookie:
             self._keep_cookies(set_cookie)
         self.redirects += 1
-        scheme, given, host, port = parts(url)
-        self.origin = scheme, host, port
+        self.scheme, given, self.host, self.port = parts(url)
+        self.origin = self.scheme, self.host, self.port
         self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
+        self.final_url = self.at if len(self.at) <= LONGEST_FINAL_URL else None
         inherits = given is None and self._credentials is not None and self.origin == self._first_origin
         self.sent_url = url.replace("://", f"://{self._credentials}@", 1) if inherits else url
         return None
 
     def headers(self, profile: Profile) -> list[str]:
-        """Header lines of the next request. Never empty: to pycurl that would mean that nothing is to be changed."""
-        headers = ["Accept: */*", *(profile.options.headers or ())]
+        """Header lines of the next request."""
+        headers = profile.headers
         if self.origin != self._first_origin:
             # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
             # were given for this very host, they must not be lured out of the encryption.
@@ -84,23 +78,20 @@ class Chain:
 
     def cookie(self) -> str | None:
         """The value of the Cookie header: what answers have set on the way of redirects to here."""
-        if not self._cookies:
-            return None
         cookies = [
             text
             for (host, _), (text, is_secure) in self._cookies.items()
-            if host == self.origin[1] and (self.scheme == "https" or not is_secure)
+            if host == self.host and (self.scheme == "https" or not is_secure)
         ]
         return "; ".join(cookies) or None
 
     def _keep_cookies(self, lines: str) -> None:
         """Cookies that an answer sets which redirects: they are for its host, and forgotten with the attempt."""
-        scheme, host, _ = self.origin
         for line in lines.split("\n"):
             text, *attributes = map(str.strip, line.split(";"))
             lowered = [attribute.lower() for attribute in attributes]
             is_secure = "secure" in lowered
-            place = host, text.partition("=")[0].strip()
+            place = self.host, text.partition("=")[0].strip()
             if any(_NO_TIME_LEFT.fullmatch(attribute) for attribute in lowered):
                 self._cookies.pop(place, None)
             elif (
@@ -108,24 +99,19 @@ class Chain:
                 and text.isprintable()
                 and len(text) <= _LONGEST_COOKIE
                 and len(self._cookies) < _MOST_COOKIES
-                and not (is_secure and scheme == "http")
+                and not (is_secure and self.scheme == "http")
             ):
                 self._cookies[place] = text, is_secure
 
     def ask_proxy(self, options: FetchOptions) -> str | None:
         """Why a proxy may not be asked for the host: known only where its address is written, as the proxy resolves."""
-        address = address_of(self.origin[1])
+        address = address_of(self.host)
         reason = None if address is None else self.refusal(address, options)
-        self.asked(address or PROXIED)
+        self.first_address = self.first_address or address or PROXIED
         return reason
-
-    def asked(self, address: str) -> None:
-        """A request goes to this address."""
-        if self._first_address is None:
-            self._first_address = address
 
     def refusal(self, address: str, options: FetchOptions) -> str | None:
         """Why `address` may not be asked; None if it may."""
-        first = self._first_address or address
+        first = self.first_address or address
         reason = refuses(first, address, options.block_private_addresses, options.allow_link_local)
         return None if reason is None else f"{address} {reason}"

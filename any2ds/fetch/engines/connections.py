@@ -44,7 +44,7 @@ class Connections:
     def __init__(self) -> None:
         self.kept: dict[Connection, Kept] = {}
         self._connection_of: dict[int, Connection] = {}  # by socket, whose number is used again when it was closed
-        self._distrusted: set[Origin] = set()
+        self.distrusted: set[Origin] = set()  # they have sent more than their answers: no connection of theirs is kept
 
     def begins(self, connection: Connection, user: object) -> bool:
         """Note that a request is going to be sent; whether there is something on the connection already."""
@@ -65,8 +65,5 @@ class Connections:
 
     def distrust(self, origin: Origin) -> None:
         """Let each request to an origin that has sent more than its answers have a connection of its own."""
-        if len(self._distrusted) < _REMEMBERED:
-            self._distrusted.add(origin)
-
-    def are_kept_for(self, origin: Origin) -> bool:
-        return origin not in self._distrusted
+        if len(self.distrusted) < _REMEMBERED:
+            self.distrusted.add(origin)

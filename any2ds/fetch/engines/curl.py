@@ -32,6 +32,7 @@ from any2ds.fetch.urls import environment_has_proxy
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
 _EVENTS_PER_TURN = 32
+_LARGE_HEADERS = 1 << 15  # bytes of the headers of one answer that are unusual; libcurl keeps them with the handle
 _MOST_HELD_HEADERS = 64 << 20  # bytes of all answers in flight whose headers are unusually large
 _LOOK_AT_HEADERS = 1.0  # seconds
 
@@ -56,7 +57,7 @@ class CurlTransport:
         self._by_attempt: dict[Attempt, Transfer] = {}
         self._idle: list[Transfer] = []
         self._connections = Connections()
-        self._settings: dict[Profile, Settings] = {}
+        self._settings: dict[tuple[Profile, bool, bool], Settings] = {}
         # None where libcurl resolves, or a proxy of the environment does.
         self._resolver: Resolver[Transfer] | None = None
         if not (environment_has_proxy() or options.nameservers == ("os",)):
@@ -102,7 +103,7 @@ class CurlTransport:
             transfer = Transfer(self._buffer, self._robots, self._connections)
             self._by_handle[transfer.handle] = transfer
         self._by_attempt[attempt] = transfer
-        transfer.begin(attempt, url, self._settings_for(url))
+        transfer.begin(attempt, url, self._settings_for(attempt, url))
         self._send(transfer)
 
     def poll(self, wait: float) -> _Ended:
@@ -171,54 +172,42 @@ class CurlTransport:
         threading.Thread(target=self._multi.close, name="any2ds-curl-close", daemon=True).start()
         self._sockets.close()
 
-    def _settings_for(self, url: str) -> Settings:
+    def _settings_for(self, attempt: Attempt, url: str) -> Settings:
         profile = self._profiles.of(url) if self._profiles.differ else self._profiles.default
-        settings = self._settings.get(profile)
+        kind = profile, attempt.asks != "", attempt.probe
+        settings = self._settings.get(kind)
         if settings is None:
-            settings = self._settings[profile] = Settings(profile)
+            settings = self._settings[kind] = Settings(*kind)
         return settings
 
-    def _resolver_for(self, transfer: Transfer) -> Resolver[Transfer] | None:
-        return self._resolver if transfer.settings.options.proxy is None else None
-
-    def _send(self, transfer: Transfer) -> None:
-        """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
+    def _send(self, transfer: Transfer, resolved: Addresses | Failure | None = None) -> None:
+        """Hand a transfer to libcurl as soon as its host is `resolved`; end it if its host may not, or cannot, be
+        asked."""
+        host = transfer.chain.host
         if transfer.proxy:
             if words := transfer.chain.ask_proxy(transfer.settings.options):
-                failure = Failure("fetch", "blocked_address", words, None, transfer.chain.final_url)
-                self._unsent.append((transfer.attempt, failure))
-            else:
-                self._add(transfer)
+                resolved = Failure("fetch", "blocked_address", words)
+        elif resolved is None and self._resolver is not None and asks_dns(host):
+            resolved = self._resolver.lookup(host, transfer)
+            if resolved is None:
+                transfer.host = host
+                self._resolving[transfer] = None
+                return
+        if isinstance(resolved, Failure):
+            self._unsent.append((transfer.attempt, replace(resolved, final_url=transfer.chain.final_url)))
             return
-        resolver, host = self._resolver_for(transfer), transfer.chain.origin[1]
-        if resolver is None or not asks_dns(host):
-            self._add(transfer)
-        elif (found := resolver.lookup(host, transfer)) is None:
-            transfer.host = host
-            self._resolving[transfer] = None
-        else:
-            self._add_resolved(transfer, found)
-
-    def _add_resolved(self, transfer: Transfer, found: Addresses | Failure) -> None:
-        if isinstance(found, Failure):
-            detail = f"{found.detail}: {transfer.chain.origin[1]}"
-            failure = replace(found, detail=detail, final_url=transfer.chain.final_url)
-            self._unsent.append((transfer.attempt, failure))
-        else:
-            transfer.resolve(found)
-            self._add(transfer)
-
-    def _add(self, transfer: Transfer) -> None:
+        if resolved is not None:
+            transfer.resolve(resolved)
         transfer.is_sent = True
         self._multi.add_handle(transfer.handle)
 
     def _send_resolved(self, resolver: Resolver[Transfer]) -> None:
         """Send the transfers whose hosts were resolved, and end those whose hosts could not be."""
-        for transfer, found in resolver.finished():
+        for transfer, resolved in resolver.finished():
             del self._resolving[transfer]
             transfer.host = ""
             transfer.shorten_connect_timeout()
-            self._add_resolved(transfer, found)
+            self._send(transfer, resolved)
         if self._resolving and self._options.connect_timeout:
             now = time.monotonic()
             for transfer in self._resolving:
@@ -228,7 +217,7 @@ class CurlTransport:
                 self._unsent.append((transfer.attempt, failure))
 
     def _timed_out(self, transfer: Transfer) -> Failure:
-        failure = transfer.timed_out(self._resolver_for(transfer) is not None)
+        failure = transfer.timed_out(self._resolver is not None and not transfer.proxy)
         is_deaf = transfer.host and self._resolver is not None and self._resolver.heard < transfer.started
         return replace(failure, blame="us") if is_deaf else failure  # if the name servers say nothing at all
 
@@ -239,7 +228,7 @@ class CurlTransport:
         self._headers_looked_at = now
         held = 0
         for attempt, transfer in self._by_attempt.items():
-            if transfer.is_sent and (size := transfer.large_headers):
+            if transfer.is_sent and (size := transfer.handle.getinfo(pycurl.HEADER_SIZE)) > _LARGE_HEADERS:
                 held += size
                 if held > _MOST_HELD_HEADERS:
                     words = f"{size} bytes, while those of other answers take {_MOST_HELD_HEADERS}"
@@ -247,25 +236,23 @@ class CurlTransport:
 
     def _end(self, transfer: Transfer, ended: _Ended, error: tuple[int, str] | None) -> None:
         """libcurl is done with a request: send it again, follow its redirect, or say what became of it."""
-        transfer.read_headers()
-        if transfer.must_ask_again(error):
-            self._multi.remove_handle(transfer.handle)
-            transfer.prepare_again()
-            self._add(transfer)
-            return
-        outcome: Payload | Failure | None
-        if transfer.is_discarding and (location := transfer.location(error)):
+        if transfer.header_lines:
+            transfer.read_headers()
+        outcome: Payload | Failure | None = None
+        if is_repeated := transfer.must_ask_again(error):
+            transfer.drop_body()
+        elif transfer.is_discarding and (location := transfer.location(error)):
             outcome = transfer.follow(location)
-            if outcome is None:
-                self._multi.remove_handle(transfer.handle)
-                transfer.is_sent = False
-                transfer.prepare(self._settings_for(transfer.chain.at))
-                self._send(transfer)
-                return
         else:
             outcome = transfer.outcome(error)
-        ended.append((transfer.attempt, outcome))
-        self._put_back(transfer)
+        if outcome is not None:
+            ended.append((transfer.attempt, outcome))
+            self._put_back(transfer)
+            return
+        self._multi.remove_handle(transfer.handle)
+        transfer.is_sent = False
+        transfer.prepare(self._settings_for(transfer.attempt, transfer.chain.at), is_repeated)
+        self._send(transfer)
 
     def _put_back(self, transfer: Transfer) -> None:
         if transfer.is_sent:
@@ -275,9 +262,10 @@ class CurlTransport:
             del self._resolving[transfer]
             self._resolver.leave(transfer.host, transfer)
             transfer.host = ""
-        transfer.drop_body()
+        if transfer.body.size:
+            transfer.drop_body()
         del self._by_attempt[transfer.attempt]
-        if transfer.large_headers:
+        if transfer.handle.getinfo(pycurl.HEADER_SIZE) > _LARGE_HEADERS:
             del self._by_handle[transfer.handle]
             transfer.handle.close()
         else:

@@ -30,10 +30,9 @@ _RECEIVE_BUFFER = 1 << 18  # libcurl's maximum is 10 MiB; one buffer per multi h
 _GO_ON, _ABORT = int(pycurl.PREREQFUNC_OK), int(pycurl.PREREQFUNC_ABORT)
 _STOP = -1  # what a callback returns that wants no more
 _NEVER_MS = 2**31 - 1
-_LARGE_HEADERS = 1 << 15  # bytes of the headers of one answer that are unusual
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
-# The headers that are read, by their names; their initials, and H of HTTP/, let others pass quickly.
+# The headers that are read, by their names.
 _HEADERS = {
     name.encode(): name
     for name in (
@@ -41,34 +40,34 @@ _HEADERS = {
         "x-robots-tag",
     )
 }
-_INITIALS = frozenset(b"cCeElLsSxXH")
 _LINES = frozenset({"set-cookie", "x-robots-tag"})  # of which each header counts by itself
 
 
 class Settings:
-    """What the requests to all hosts of a profile have in common.
+    """What the requests for files, or for robots.txt, or of probes have in common, to all hosts of a profile.
 
-    Every profile sets the same options of libcurl, so that nothing of another one stays behind on a handle.
+    All settings set the same options of libcurl, so that nothing of others stays behind on a handle.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, is_robots: bool, is_probe: bool) -> None:
         options = self.options = profile.options
         self.profile = profile
         self.product = product_of(options.user_agent)
         self.opt_outs = frozenset(options.disallowed_header_directives or ())
+        # The proxies of the environment differ by host, and libcurl would not tell in time how it decides.
         self.has_environment_proxy = options.proxy is None and environment_has_proxy()
+        self.longest = LONGEST if is_robots else options.max_file_bytes  # bytes of a body
         # Without a limit of ours there is none: libcurl's own would be 300 s.
         self.connect_milliseconds = int(options.connect_timeout * 1000) or _NEVER_MS
         is_verified = not options.ignore_ssl_certificate
         self.curl: list[tuple[int, Any]] = [
             (pycurl.USERAGENT, options.user_agent),
+            (pycurl.PROXY, options.proxy or ""),
+            (pycurl.NOBODY, is_probe),
+            (pycurl.MAXFILESIZE_LARGE, 0 if is_robots else self.longest),
             (pycurl.SSL_VERIFYPEER, int(is_verified)),
             (pycurl.SSL_VERIFYHOST, 2 if is_verified else 0),
         ]
-
-    def proxy_for(self, url: str) -> str:
-        """ "" for none. libcurl would not tell in time how it decides by the environment."""
-        return environment_proxy(url) if self.has_environment_proxy else self.options.proxy or ""
 
 
 class Transfer:
@@ -80,7 +79,7 @@ class Transfer:
         self.is_sent = False  # libcurl has it
         self.host = ""  # whose addresses it waits for
         self._settings: Settings | None = None
-        self._lines: list[bytes] = []  # of headers, not yet read
+        self.header_lines: list[bytes] = []  # not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self.handle = handle = pycurl.Curl()
         handle.setopt(pycurl.NOSIGNAL, 1)
@@ -95,7 +94,7 @@ class Transfer:
         handle.setopt(pycurl.NOPROXY, "")  # that of the environment is about the environment's proxies
         handle.setopt(pycurl.WRITEFUNCTION, self._write)
         # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
-        handle.setopt(pycurl.HEADERFUNCTION, self._lines.append)
+        handle.setopt(pycurl.HEADERFUNCTION, self.header_lines.append)
         handle.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
         handle.setopt(pycurl.PREREQFUNCTION, self._before_request)
 
@@ -106,53 +105,12 @@ class Transfer:
         self.attempt = attempt
         self.chain = Chain(attempt, url, settings.options)
         self.started = time.monotonic()
-        self._longest = LONGEST if attempt.asks else settings.options.max_file_bytes
         self.prepare(settings)
 
-    def prepare(self, settings: Settings) -> None:
-        """Make ready for the next request of the chain. All options that may differ are set."""
-        chain, handle, is_probe = self.chain, self.handle, self.attempt.probe
-        self._forget_answer()
-        if settings is not self._settings:
-            self._settings = settings
-            for option, value in settings.curl:
-                handle.setopt(option, value)
-        self.settings = settings
-        self.proxy = settings.proxy_for(chain.at)
-        self.connect_by = time.monotonic() + settings.options.connect_timeout
-        self._is_fresh = is_probe or not self._connections.are_kept_for(chain.origin)
-        handle.setopt(pycurl.URL, chain.sent_url)
-        handle.setopt(pycurl.PROXY, self.proxy)
-        handle.setopt(pycurl.HTTPHEADER, chain.headers(settings.profile))
-        handle.setopt(pycurl.COOKIE, chain.cookie())
-        handle.setopt(pycurl.NOBODY, is_probe)
-        handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if self.attempt.asks else self._longest)
-        handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)
-        handle.setopt(pycurl.FORBID_REUSE, self._is_fresh)
-        handle.setopt(pycurl.CONNECTTIMEOUT_MS, settings.connect_milliseconds)
-        handle.unsetopt(pycurl.RESOLVE)  # the host is an address, or libcurl is to resolve it
-
-    def prepare_again(self) -> None:
-        """Make ready to send the same request on a new connection."""
-        self._forget_answer()
-        self.drop_body()
-        self._is_fresh = True
-        self.handle.setopt(pycurl.FRESH_CONNECT, True)
-
-    def resolve(self, addresses: Addresses) -> None:
-        """Tell libcurl the addresses of the host that it is about to ask."""
-        _, host, port = self.chain.origin
-        listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
-        # The plus lets libcurl forget it, after a minute; without one it never would.
-        self.handle.setopt(pycurl.RESOLVE, [f"+{host}:{port}:{listed}"])
-
-    def shorten_connect_timeout(self) -> None:
-        """Take off what resolving has taken."""
-        if self.settings.options.connect_timeout:
-            left = max(1, int((self.connect_by - time.monotonic()) * 1000))
-            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, left)
-
-    def _forget_answer(self) -> None:
+    def prepare(self, settings: Settings, is_repeated: bool = False) -> None:
+        """Make ready for the next request of the chain, or for the same on a connection of its own (`is_repeated`). All
+        options that may differ are set."""
+        chain, handle = self.chain, self.handle
         self.is_discarding = False  # the body is not wanted
         self._dropped = 0  # bytes of such a body
         self._is_cut = False  # enough has been read
@@ -162,8 +120,40 @@ class Transfer:
         self._has_socket = False  # to connect with
         self._error: OSError | None = None  # of the disk, or of opening a socket
         self.connection: Connection | None = None  # that the last request has used
-        self._lines.clear()
+        self.header_lines.clear()
         self._headers.clear()
+        if settings is not self._settings:
+            self._settings = settings
+            for option, value in settings.curl:
+                handle.setopt(option, value)
+        self.settings = settings
+        options = settings.options
+        self.proxy = options.proxy or ""
+        if settings.has_environment_proxy:
+            self.proxy = environment_proxy(chain.at)
+            handle.setopt(pycurl.PROXY, self.proxy)
+        self.connect_by = time.monotonic() + options.connect_timeout
+        is_single_use = self.attempt.probe or chain.origin in self._connections.distrusted
+        self._is_fresh = is_single_use or is_repeated
+        handle.setopt(pycurl.URL, chain.sent_url)
+        handle.setopt(pycurl.HTTPHEADER, chain.headers(settings.profile))
+        handle.setopt(pycurl.COOKIE, chain.cookie() if chain.redirects else None)
+        handle.setopt(pycurl.FRESH_CONNECT, self._is_fresh)
+        handle.setopt(pycurl.FORBID_REUSE, is_single_use)
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, settings.connect_milliseconds)
+        handle.unsetopt(pycurl.RESOLVE)  # the host is an address, or libcurl is to resolve it
+
+    def resolve(self, addresses: Addresses) -> None:
+        """Tell libcurl the addresses of the host that it is about to ask."""
+        listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
+        # The plus lets libcurl forget it, after a minute; without one it never would.
+        self.handle.setopt(pycurl.RESOLVE, [f"+{self.chain.host}:{self.chain.port}:{listed}"])
+
+    def shorten_connect_timeout(self) -> None:
+        """Take off what resolving has taken."""
+        if self.settings.options.connect_timeout:
+            left = max(1, int((self.connect_by - time.monotonic()) * 1000))
+            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, left)
 
     def drop_body(self) -> None:
         """Nobody wants what has arrived."""
@@ -194,16 +184,17 @@ class Transfer:
             self._is_spoilt = True
             return _ABORT
         if not self.proxy:  # whose own address is nothing that a row could choose
-            if words := self.chain.refusal(address, self.settings.options):
+            chain = self.chain
+            if words := chain.refusal(address, self.settings.options):
                 self._refusal = ("blocked_address", words)
                 return _ABORT
-            self.chain.asked(address)
+            chain.first_address = chain.first_address or address
         return _GO_ON
 
     def _write(self, chunk: bytes) -> int | None:
         """`WRITEFUNCTION`: not None if no more is wanted. It gets 16 KiB at most, and so is called often."""
         body = self.body
-        if self._lines:
+        if self.header_lines:
             self.read_headers()
             if self._refusal is not None:
                 return _STOP
@@ -211,26 +202,22 @@ class Transfer:
             self._dropped += len(chunk)
             return None if self._dropped <= _ERROR_BODY else _STOP
         try:
-            if body.size + len(chunk) <= self._longest:
+            if body.size + len(chunk) <= self.settings.longest:
                 body.write(chunk)
                 return None
             self._is_cut = bool(self.attempt.asks)  # a robots.txt is cut there, a file is refused
             if self._is_cut:
-                body.write(chunk[: self._longest - body.size])
+                body.write(chunk[: self.settings.longest - body.size])
             else:
-                self._refusal = ("too_large", f"more than {self._longest} bytes")
+                self._refusal = ("too_large", f"more than {self.settings.longest} bytes")
         except OSError as error:
             self._error = error
         return _STOP
 
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
-        lines, headers = self._lines, self._headers
-        if not lines:
-            return
+        lines, headers = self.header_lines, self._headers
         for line in lines:
-            if line[0] not in _INITIALS:
-                continue
             name, _, value = line.partition(b":")
             if key := _HEADERS.get(name.lower()):
                 text = value.strip().decode("latin-1")
@@ -253,12 +240,6 @@ class Transfer:
     def received(self) -> int:
         """Bytes of the body that have come over the network."""
         return self._dropped + self.body.size
-
-    @property
-    def large_headers(self) -> int:
-        """Bytes of the answer's headers, which libcurl keeps with the handle; 0 if they are as many as usual."""
-        size: int = self.handle.getinfo(pycurl.HEADER_SIZE)
-        return size if size > _LARGE_HEADERS else 0
 
     def must_ask_again(self, error: tuple[int, str] | None) -> bool:
         """Whether what has come may be no answer to this request, but what was left on the connection, or its end.
@@ -293,7 +274,7 @@ class Transfer:
     def _has_surplus(self, socket: int) -> bool:
         """Whether more than its answers has come on a connection that was used before; -1 if libcurl has closed it."""
         if socket >= 0:
-            return has_bytes(socket) and self.chain.scheme == "http"  # TLS has messages of its own
+            return self.chain.scheme == "http" and has_bytes(socket)  # TLS has messages of its own
         handle = self.handle  # libcurl closes it for that, or for one of these reasons
         return (
             not self.proxy
@@ -321,15 +302,41 @@ class Transfer:
 
     def outcome(self, error: tuple[int, str] | None) -> Payload | Failure:
         """What became of the attempt. Raises the OSError that kept the body from being buffered, if one did."""
-        if error is not None and self._error is not None:
+        if error is not None and (self._error is not None or not self._is_cut):
+            return self._failure(error)
+        headers, url, status = self._headers, self.chain.final_url, None
+        if self.chain.scheme[0] == "h":  # neither ftp nor ftps, whose statuses are others
+            status = self.handle.getinfo(pycurl.RESPONSE_CODE)
+            if not 200 <= status < 300 or status in (204, 205):
+                return self._http_failure(status)
+        if status == 206:
+            size = whole_size(headers.get("content-range", ""))
+            if size is None or (size != self.received and not self._is_cut):
+                return self._http_failure(status)
+        if self._refusal is not None:
+            return Failure("fetch", *self._refusal, status, url)
+        if self.body.size and "content-encoding" in headers:
+            try:
+                self._decode(headers["content-encoding"])
+            except Undecodable as failed:
+                return Failure("fetch", failed.code, str(failed), status, url)
+        if not self.body.size:
+            return Failure("fetch", "empty_body", "", status, url)
+        body, self.body = self.body, Body(self._buffer)
+        # Raw, because servers put into their headers what they like.
+        media_type = _media_type((self.handle.getinfo_raw(pycurl.CONTENT_TYPE) or b"")[:LONGEST_HEADER])
+        seconds = time.monotonic() - self.started
+        return Payload(body, media_type, status, url, seconds, headers.get("etag"), headers.get("last-modified"))
+
+    def _failure(self, error: tuple[int, str]) -> Failure:
+        """Why libcurl gave the request up. Raises the OSError that kept the body from being buffered, if one did."""
+        if self._error is not None:
             if not open_files.is_exhausted(self._error):
                 raise self._error
             return WITHOUT_FILES
-        handle = self.handle
+        handle, final_url = self.handle, self.chain.final_url
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        if error is None or self._is_cut:
-            return self._answer(status if self.chain.scheme.startswith("http") else None)
-        final_url, os_errno = self.chain.final_url, handle.getinfo(pycurl.OS_ERRNO)
+        os_errno = handle.getinfo(pycurl.OS_ERRNO)
         if error[0] == pycurl.E_COULDNT_CONNECT:
             if self._has_socket and not os_errno and error[1].startswith("Failed to connect to"):
                 return WITHOUT_FILES  # pycurl had no descriptor for its copy of the socket
@@ -341,39 +348,15 @@ class Transfer:
             return self._http_failure(status)
         return curl_errors.failure_of(error, status, final_url, os_errno, self.chain.scheme)
 
-    def _answer(self, status: int | None) -> Payload | Failure:
-        """The body that has arrived, or why it is none. `status` is None for FTP."""
-        headers, url = self._headers, self.chain.final_url
-        if status is not None and (not 200 <= status < 300 or status in (204, 205)):
-            return self._http_failure(status)
-        if status == 206:
-            size = whole_size(headers.get("content-range", ""))
-            if size is None or (size != self.received and not self._is_cut):
-                return self._http_failure(status)
-        if self._refusal is not None:
-            return Failure("fetch", *self._refusal, status, url)
-        if self.body.size and "content-encoding" in headers:
-            try:
-                self._decode(headers["content-encoding"])
-            except Undecodable as error:
-                return Failure("fetch", error.code, str(error), status, url)
-        if not self.body.size:
-            return Failure("fetch", "empty_body", "", status, url)
-        body, self.body = self.body, Body(self._buffer)
-        # Raw, because servers put into their headers what they like.
-        media_type = _media_type((self.handle.getinfo_raw(pycurl.CONTENT_TYPE) or b"")[:LONGEST_HEADER])
-        seconds = time.monotonic() - self.started
-        return Payload(body, media_type, status, url, seconds, headers.get("etag"), headers.get("last-modified"))
-
     def _decode(self, content_encoding: str) -> None:
         """Put what the body decodes to in its place. A robots.txt is cut where it is long enough, or ends early."""
         encoded, self.body = self.body, Body(self._buffer)
         try:
             for piece in decoded(encoded.chunks(), content_encoding):
-                if self.body.size + len(piece) > self._longest:
+                if self.body.size + len(piece) > self.settings.longest:
                     if not self.attempt.asks:
-                        raise Undecodable("too_large", f"more than {self._longest} bytes")
-                    self.body.write(piece[: self._longest - self.body.size])
+                        raise Undecodable("too_large", f"more than {self.settings.longest} bytes")
+                    self.body.write(piece[: self.settings.longest - self.body.size])
                     return
                 self.body.write(piece)
         except Undecodable as error:

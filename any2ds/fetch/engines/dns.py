@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from any2ds.core.failures import Failure
@@ -60,6 +61,7 @@ _STREAM = int(socket.SOCK_STREAM)  # without it each address comes once per kind
 _NUMERIC = re.compile(r"\d+|0[xX][0-9a-fA-F]*")  # a last label that makes the whole host an IPv4 address (WHATWG)
 
 
+@lru_cache(4096)
 def asks_dns(host: str) -> bool:
     """Whether `host`, in ASCII and lower case, is a name for name servers: not an address, not one of the system's."""
     _, dot, last = host.rpartition(".")
@@ -135,7 +137,7 @@ class Resolver(Generic[W]):
             lookup = self._pending[host]
             if self._asks_again(host, lookup, error):
                 continue
-            outcome, seconds = _read(result, error)
+            outcome, seconds = _read(host, result, error)
             if error is not None and open_files.are_exhausted():
                 outcome = Failure("fetch", "dns", "too many open files (ulimit -n)", blame="open_files")
             else:
@@ -209,14 +211,14 @@ def _channel(nameservers: tuple[str, ...] | None) -> pycares.Channel:
     return pycares.Channel(servers=nameservers, flags=flags, timeout=_TRY, tries=_TRIES)
 
 
-def _read(result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
-    """What c-ares said, and for how many seconds it holds."""
+def _read(host: str, result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
+    """What c-ares said of a host, and for how many seconds it holds."""
     if error is None and result.nodes:
         addresses = tuple(dict.fromkeys(node.addr[0].decode() for node in result.nodes))
         ttl = min(part.ttl for part in (*result.nodes, *result.cnames))
         return addresses, min(max(float(ttl), _LEAST_TTL), _MOST_TTL)
     if error is None or error in _NO_SUCH_NAME:
         message = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
-        return Failure("fetch", "dns", message, blame="host"), _NEGATIVE
+        return Failure("fetch", "dns", f"{message}: {host}", blame="host"), _NEGATIVE
     message = _MEANINGS.get(error) or f"c-ares error {error}"
-    return Failure("fetch", "dns", message, blame="us" if error in _SILENT else None), _BROKEN
+    return Failure("fetch", "dns", f"{message}: {host}", blame="us" if error in _SILENT else None), _BROKEN

@@ -134,6 +134,10 @@ class ThreadTransport:
         """None: threads attend to their transfers themselves, whatever the polling thread is busy with."""
         return 0
 
+    def carries(self, attempt: Attempt) -> bool:
+        """Whether an attempt in flight is one of this engine."""
+        return attempt in self._transfers
+
     def expect(self, transfers: int) -> None:
         self._most = transfers
 

@@ -212,13 +212,15 @@ class Schedule:
         is_crowded = bool(self._to_silent or self._late) and self._crowded(now)
         if self.full:
             return None
-        self._queue_what_is_due(now)
-        self._wake_hosts(now)
+        if self._later:
+            self._queue_what_is_due(now)
+        if self._paused:
+            self._wake_hosts(now)
         if self._silent and not is_crowded:
             self._turn.extend(self._silent)
             self._silent.clear()
         return (
-            self._from_hosts_in_turn(now, is_crowded)
+            (self._turn and self._from_hosts_in_turn(now, is_crowded))
             or self._from_fresh_rows(now, is_crowded)
             or self._from_silent_hosts(now, is_crowded)
         )
@@ -367,8 +369,9 @@ class Schedule:
 
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
-        self._give_back(attempt.slot)
-        attempt.slot = None
+        if attempt.slot is not None:
+            self._give_back(attempt.slot)
+            attempt.slot = None
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -400,7 +403,8 @@ class Schedule:
             if (end := self._end_of(first)) <= now or first.is_stalled:
                 overdue.append(first)
             else:
-                self._look_at(first, min(end, now + self._look))
+                first.deadline = min(end, now + self._look)
+                heapq.heappush(self._deadlines, (first.deadline, next(self._order), first))
         return overdue
 
     def _end_of(self, attempt: Attempt) -> float:
@@ -501,7 +505,9 @@ class Schedule:
         if host.silent:
             self._to_silent.append((now, attempt))
         host.start(now)
-        self._look_at(attempt, now + self._first_look)
+        attempt.deadline = now + self._first_look
+        if attempt.deadline != float("inf"):
+            heapq.heappush(self._deadlines, (attempt.deadline, next(self._order), attempt))
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
@@ -615,11 +621,6 @@ class Schedule:
         elif host.woken_at != (until := max(host.not_before, host.down_until)) and until > now:
             host.woken_at = until
             heapq.heappush(self._paused, (until, next(self._order), host))
-
-    def _look_at(self, attempt: Attempt, deadline: float) -> None:
-        attempt.deadline = deadline
-        if deadline != float("inf"):
-            heapq.heappush(self._deadlines, (deadline, next(self._order), attempt))
 
     def _first(self) -> Attempt | None:
         """The attempt whose deadline is next."""

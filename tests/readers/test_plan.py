@@ -103,14 +103,3 @@ def test_fingerprints_tell_shards_and_not_batches(some: list[int], other: list[i
     assert len(urls) == len(set(urls.values()))  # some have nothing but rows without a URL
     for one, two in zip(jobs, others, strict=False):
         assert (one.fingerprint == two.fingerprint) == (one.count == two.count)
-
-
-def test_what_was_read_before_a_break_is_planned_and_then_the_break_is_told() -> None:
-    def broken() -> Iterator[pa.RecordBatch]:
-        yield from batches([5])
-        raise ReadError("line 6", "malformed", "urls.csv")
-
-    jobs = plan(cuts(broken(), 2), SCHEMA)
-    assert [len(numbers(next(jobs))) for _ in range(3)] == [2, 2, 1]
-    with pytest.raises(ReadError, match=r"urls.csv: could be read only up to line 6"):
-        next(jobs)

@@ -13,8 +13,6 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.options import GROUPS, OptionInfo, config_content, declared, flat, parse_field, parse_options
 from any2ds.config.parsers import options_of
 from any2ds.core.errors import OptionError
-from any2ds.fetch.policy.hosts import HostPolicy
-from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
 FIELDS = {field.name: field for each in COMMANDS.values() for field in options_of(*each.groups)}
 INFOS = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
@@ -166,8 +164,3 @@ def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> No
 def test_a_config_file_that_is_none_is_refused_in_words(content: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="config file"):
         written(tmp_path, content)
-
-
-def test_any_number_of_attempts_waits_no_longer_than_the_longest_wait() -> None:
-    schedule = Schedule(ScheduleLimits(1), HostPolicy())
-    assert all(schedule.backoff(attempt) <= MAX_BACKOFF for attempt in (1, 2, 1025, 10**9))

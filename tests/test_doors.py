@@ -18,7 +18,7 @@ PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 PURE = {
     "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
     " text version",
-    "config": "command_line datasets declare options parsers needs",
+    "config": "command_line commands datasets declare help options parsers needs",
     "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
     "transforms": "chain image steps._charset steps._clips",

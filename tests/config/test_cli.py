@@ -1,10 +1,8 @@
 """The command line as a person uses it: real processes, their exit codes, and what they say."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,12 @@ from any2ds import UsageError, download
 from any2ds.cli import parse, run
 from any2ds.config.commands import COMMANDS
 from any2ds.config.declare import declared
-from any2ds.config.help import SHELLS, help_text
+from any2ds.config.help import help_text
 from any2ds.config.options import GROUPS
 from any2ds.core.failures import FAILURE_CODES
-from any2ds.core.version import DOCUMENTATION, __version__
-from any2ds.testing.processes import LONG, children, is_running
+from any2ds.core.version import __version__
+from any2ds.testing.processes import LONG
 from any2ds.testing.server import serve
-from tests.support.folder import names_in
-from tests.support.params import sampled
 
 
 def any2ds(*arguments: str, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -36,88 +32,6 @@ def media(tmp_path: Path) -> Path:
     for n in range(6):
         (folder / str(n)).write_bytes(b"file %d" % n)
     return folder
-
-
-def test_a_run_succeeds_and_says_what_failed(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.txt").write_text(f"{server.url('0')}\n{server.url('missing')}\nnonsense\n")
-        ran = any2ds("--url_list=urls.txt", "--output_format=webdataset", cwd=tmp_path)
-    assert ran.returncode == 0
-    assert ran.stdout == ""
-    for words in ("1 stored", "2 failed", "http_404", "bad_url", "files"):
-        assert words in ran.stderr
-    assert (tmp_path / "files" / "00000.tar").exists()
-
-
-def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_path: Path) -> None:
-    with serve(media, {"1": ["503", "ok"]}) as server:
-        rows = [{"link": server.url(str(n)), "words": f"file {n}", "size": n} for n in range(6)]
-        (tmp_path / "list.data").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        ran = any2ds(
-            "--url_list=list.data",
-            "--input_format=jsonl",
-            "--url_col=link",
-            "--caption_col=words",
-            "--save_additional_columns=size",
-            "--output_folder=out",
-            "--output_format=webdataset",
-            "--processes_count=1",
-            "--thread_count=3",
-            "--number_sample_per_shard=4",
-            "--oom_shard_count=3",
-            "--timeout=5.5",
-            "--retries=1",
-            "--compute_md5=False",
-            "--compute_hash=sha512",
-            "--distributor=multiprocessing",
-            "--disable_all_reencoding",
-            "--file_ext=bin",
-            "--user_agent=tester/1 (+https://example.org)",
-            "--max_retry_after=3",
-            "--max_file_bytes=1MB",
-            "--max_buffered_bytes=10MB",
-            "--log_level=info",
-            "--quiet",
-            cwd=tmp_path,
-        )
-        agents = {request.headers["User-Agent"] for request in server.requests}
-        assert server.counts["1"] == 2
-        assert server.max_concurrent <= 3
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-    assert agents == {"tester/1 (+https://example.org)"}
-    names = names_in(tmp_path / "out")
-    of_shards = [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", ".tar.idx", "_stats.json")]
-    assert names == {*of_shards, ".any2ds/run", ".any2ds/segments", ".any2ds/shards", "report.html"}
-    tar = subprocess.run(["tar", "tf", "out/000.tar"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert tar.stdout.split()[:3] == ["0000.bin", "0000.txt", "0000.json"]
-    described = subprocess.run(
-        ["tar", "xOf", "out/000.tar", "0000.json"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    row = json.loads(described.stdout)
-    assert row["size"] == 0
-    assert len(row["sha512"]) == 128
-    assert "md5" not in row
-
-
-def test_standard_input_is_a_url_list(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        ran = any2ds("--url_list=-", "--quiet", cwd=tmp_path, input=f"{server.url('0')}\n{server.url('1')}\n")
-    assert ran.returncode == 0
-    assert len(list((tmp_path / "files" / "00000").glob("*.flat"))) == 2
-
-
-def test_options_come_from_a_file_and_the_command_line_wins(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.txt").write_text(server.url("0"))
-        (tmp_path / "run.yaml").write_text("url_list: urls.txt\noutput_format: webdataset\noutput_folder: from_file\n")
-        (tmp_path / "run.json").write_text(
-            json.dumps({"url_list": "urls.txt", "compute_hash": "sha256", "quiet": True})
-        )
-        assert any2ds("--config=run.yaml", "--output_folder=from_line", cwd=tmp_path).returncode == 0
-        assert any2ds("--config=run.json", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "from_line" / "00000.tar").exists()
-    assert not (tmp_path / "from_file").exists()
-    assert "sha256" in (next((tmp_path / "files" / "00000").glob("*.json"))).read_text()
 
 
 REFUSED = [
@@ -308,42 +222,10 @@ def test_names_may_stand_behind_two_dashes(media: Path, tmp_path: Path) -> None:
     assert (tmp_path / "-d" / "00000_stats.json").exists()
 
 
-@pytest.mark.slow
-def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(6)))
-        first = ("urls.txt", "ds", "--file_ext=bin", "--number_sample_per_shard=4", "--report=False")
-        assert any2ds(*first, "--limit=4", cwd=tmp_path).returncode == 0
-        other = ("urls.txt", "ds", "--output_format=webdataset", "--report=False", "--compute_hash=sha256")
-
-        refused = any2ds(*other, cwd=tmp_path)
-
-        assert refused.returncode == 2
-        assert "output_format was 'files', now 'webdataset'" in refused.stderr
-        assert any2ds(*other, "--preset=img2dataset", cwd=tmp_path).stderr.count(", now ") == 1
-        assert "another output_folder" in refused.stderr
-        assert any2ds("urls.txt", "other", *other[2:], cwd=tmp_path).returncode == 0
-        assert "--incremental_mode=overwrite" in refused.stderr
-        assert any2ds(*other, "--incremental_mode=overwrite", cwd=tmp_path).returncode == 0
-        assert "00000.tar" in names_in(tmp_path / "ds")
-
-
 def test_python_is_told_how_to_name_the_column_of_the_urls(tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("id,image link\n1,http://127.0.0.1:9/a\n")
     with pytest.raises(UsageError, match=r"name the column of the URLs with '--url_col=image link'$"):
         download(tmp_path / "links.csv", tmp_path / "ds")
-
-
-def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.csv").write_text(f"url,n\n{server.url('0')},0\n{server.url('1')},1\nbroken,2,3,4\nx,5\n")
-        ran = any2ds("--url_list=urls.csv", "--on_bad_row=stop", "--quiet", cwd=tmp_path)
-    assert ran.returncode == 1
-    assert ran.stderr.startswith("any2ds: ")
-    assert ran.stderr.count("\n") == 1
-    assert "urls.csv" in ran.stderr
-    assert "4" in ran.stderr
-    assert json.loads((tmp_path / "files" / "00000_stats.json").read_text())["successes"] == 2
 
 
 def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Path) -> None:
@@ -361,28 +243,10 @@ def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Pa
     assert "Traceback" in debug.stderr
 
 
-def test_a_value_may_follow_its_option_and_a_dash_is_standard_input(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        ran = any2ds("--url_list", "-", "--output-folder", "out", "--quiet", cwd=tmp_path, input=server.url("0"))
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert (tmp_path / "out" / "00000_stats.json").exists()
-
-
 @pytest.mark.parametrize("words", [["-x"], ["-x y"], ["-5"], ["-o x"]])
 def test_the_value_behind_an_option_may_begin_with_a_dash(words: list[str]) -> None:
     given = parse(["urls.txt", "-oout", "--user-agent", *words, "--quiet"], COMMANDS["download"])
     assert given == {"url_list": "urls.txt", "output_folder": "out", "user_agent": words[0], "quiet": "True"}
-
-
-def test_a_reader_that_goes_away_does_not_end_the_run(media: Path, tmp_path: Path) -> None:
-    with serve(media, {"0": ["slow:0.5"]}) as server:
-        (tmp_path / "urls.txt").write_text(server.url("0"))
-        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt"]
-        running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
-        assert running.stderr is not None
-        running.stderr.close()
-        assert running.wait(LONG) == 0
-    assert (tmp_path / "files" / "00000_stats.json").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the streams")
@@ -406,14 +270,6 @@ def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) ->
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_list_and_the_folder_need_no_names(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        (tmp_path / "urls.txt").write_text(server.url("0"))
-        ran = any2ds("urls.txt", "out", "--quiet", cwd=tmp_path)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert (tmp_path / "out" / "00000_stats.json").exists()
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -428,14 +284,6 @@ def test_they_may_stand_anywhere(line: str) -> None:
     assert found == {"url_list": "urls.txt", "output_folder": "out", "quiet": "True"}
     assert parse(["-", "out"], COMMANDS["download"]) == {"url_list": "-", "output_folder": "out"}
     assert parse(["a.txt", "s3://b/x", "--noreport"], COMMANDS["download"])["report"] == "False"
-
-
-def test_without_arguments_an_overview_is_shown(tmp_path: Path) -> None:
-    alone = any2ds(cwd=tmp_path)
-    assert (alone.returncode, alone.stderr) == (0, "")
-    assert len(alone.stdout.splitlines()) < 30
-    for words in ("any2ds urls.txt", "--help=all", DOCUMENTATION, *COMMANDS):
-        assert words in alone.stdout
 
 
 def test_help_shows_the_common_options_and_if_asked_all_of_them(tmp_path: Path) -> None:
@@ -453,14 +301,6 @@ def test_the_help_of_a_command_has_all_its_options(name: str) -> None:
     page = help_text(name, everything=True)
     assert COMMANDS[name].usage in page
     assert {f"--{info.name}" for info in declared(COMMANDS[name].groups)} <= {*page.replace(",", " ").split()}
-
-
-def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> None:
-    asked = [["help", "retry"], ["retry", "--help"], ["retry", "-h"], ["--help", "retry"], ["--help=retry"]]
-    shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
-    assert len(shown) == 1
-    assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
-    assert any2ds("help", cwd=tmp_path).stdout == any2ds(cwd=tmp_path).stdout
 
 
 def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> None:
@@ -491,20 +331,6 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     ]
 
 
-def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:
-    asked = [["help", "completion"], ["completion", "--help"], ["--help=completion"]]
-    shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
-    assert len(shown) == 1
-    page = shown.pop()
-    for shell in SHELLS:
-        assert f"any2ds completion {shell}" in page
-
-
-def test_defaults_are_shown_as_the_command_line_takes_them() -> None:
-    infos = {info.name: info.shown for info in declared(GROUPS)}
-    assert (infos["metadata_format"], infos["timeout"], infos["retries"]) == ("parquet", "10", "0")
-
-
 @pytest.mark.parametrize("width", [80, 200])
 def test_help_is_wrapped_at_words_to_the_width_of_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -514,38 +340,6 @@ def test_help_is_wrapped_at_words_to_the_width_of_the_terminal(width: int, monke
     words = " ".join(page.split())
     for info in declared(GROUPS):
         assert info.help in words
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143), (getattr(signal, "SIGHUP", signal.SIGTERM), 143)]),
-)
-def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
-    number: signal.Signals, code: int, media: Path, tmp_path: Path
-) -> None:
-    with serve(media, {"5": ["hold"]}) as server:
-        urls = [server.url(str(n)) for n in (0, 1, 2, 3, 4, 5)]
-        (tmp_path / "urls.txt").write_text("\n".join(urls))
-        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--number_sample_per_shard=2", "--timeout=0"]
-        command.append("--grace=0")
-        running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        server.wait_for("5")
-        workers = children(running.pid)
-        assert workers
-        started = time.monotonic()
-        running.send_signal(number)
-        _, said = running.communicate(timeout=LONG)
-        assert time.monotonic() - started < 20  # two seconds; the held file would take for ever
-        assert running.returncode == code
-        assert "run the same command again" in said
-        assert not any(map(is_running, workers))
-        out = tmp_path / "files"
-        assert not (out / "00002").exists()
-        assert not [name for name in names_in(out) if name.startswith((".any2ds/tmp", ".any2ds/lock"))]
-        server.release()
-        again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
-    assert again.returncode == 0
-    assert sorted(path.name for path in out.glob("[!.]*") if path.is_dir()) == ["00000", "00001", "00002"]
 
 
 def test_messages_in_python_are_those_of_the_command_line() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,14 +83,3 @@ def test_commands_options_and_values_are_offered(shell: str, folder: Path) -> No
     assert "--codes" in of_retry
     assert "--url_list" not in of_retry
     assert {"bash", "fish", "zsh"} <= offered(shell, "any2ds completion ", folder)
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_command_prints_a_script_that_the_shell_reads(shell: str, tmp_path: Path) -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "any2ds", "completion", shell], capture_output=True, timeout=LONG, check=True
-    ).stdout
-    (tmp_path / "script").write_bytes(printed)
-    command = [shell_path(shell), "-n", str(tmp_path / "script")]
-    checked = subprocess.run(command, capture_output=True, text=True, timeout=LONG)
-    assert (checked.returncode, checked.stderr) == (0, "")

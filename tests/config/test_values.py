@@ -13,8 +13,6 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.declare import Option, declared
 from any2ds.config.options import GROUPS, config_content, flat, parse_options
 from any2ds.core.errors import OptionError
-from any2ds.fetch.policy.hosts import HostPolicy
-from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
 INFOS = {info.name: info for command in COMMANDS.values() for info in declared(command.groups)}
 ODD: list[Any] = [
@@ -165,8 +163,3 @@ def test_what_yaml_writes_for_each_default_is_that_default(tmp_path: Path) -> No
 def test_a_config_file_that_is_none_is_refused_in_words(content: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="config file"):
         written(tmp_path, content)
-
-
-def test_any_number_of_attempts_waits_no_longer_than_the_longest_wait() -> None:
-    schedule = Schedule(ScheduleLimits(1), HostPolicy())
-    assert all(schedule.backoff(attempt) <= MAX_BACKOFF for attempt in (1, 2, 1025, 10**9))

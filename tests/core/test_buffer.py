@@ -5,7 +5,6 @@ import random
 import threading
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,17 +37,6 @@ def test_bodies_are_whole_and_memory_is_bounded_whatever_arrives(arrivals: list[
     buffer.close()
 
 
-def test_bodies_that_arrive_at_once_do_not_mix() -> None:
-    buffer = Buffer(1000, 10)
-    contents = [bytes([n]) * 5000 for n in range(10)]
-    arriving = [Body(buffer) for _ in contents]
-    for start in range(0, 5000, 100):
-        for body, content in zip(arriving, contents, strict=True):
-            body.write(content[start : start + 100])
-    assert [body.read() for body in arriving] == contents
-    buffer.close()
-
-
 def test_ten_thousand_waiting_bodies_take_few_descriptors_and_none_is_left() -> None:
     before = len(os.listdir("/dev/fd"))
     buffer = Buffer(1000, 1)
@@ -69,24 +57,6 @@ def test_disk_is_used_again_when_nobody_waits(tmp_path: Path) -> None:
     used = (free - os.statvfs(tmp_path).f_bavail) * os.statvfs(tmp_path).f_frsize
     assert used < 200_000_000
     buffer.close()
-
-
-def test_a_body_of_many_segments_is_read_back() -> None:
-    buffer = Buffer(1 << 20, 1)
-    data = random.Random(1).randbytes(1 << 20) * 130
-    body = body_of(buffer, data, 1 << 18)
-    assert body.size == len(data)
-    assert body.read() == data
-    body.release()
-    buffer.close()
-
-
-def test_a_released_body_cannot_be_read() -> None:
-    body = body_of(Buffer(1000, 1), b"z" * 10)
-    body.release()
-    body.release()
-    with pytest.raises(ValueError, match="released"):
-        body.read()
 
 
 def test_bodies_of_several_threads_do_not_mix(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import any2ds
 from any2ds import IncompleteRun, download
-from any2ds.core.errors import DiskFull, OutputError, RunError, UsageError, conceal
+from any2ds.core.errors import OutputError, RunError, UsageError, conceal
 from any2ds.core.reports import RunReport
 from any2ds.testing.server import serve
 
@@ -104,13 +104,6 @@ def test_all_causes_come_along_in_their_order_each_once() -> None:
         error = error.__cause__
     assert error is None
     assert links[0].__cause__ is links[1]
-
-
-def test_an_exception_that_was_raised_from_itself_is_pickled_without_a_cause() -> None:
-    error = DiskFull("folder", 0)
-    error.__cause__ = error
-    found = pickle.loads(pickle.dumps(error))
-    assert (repr(found), found.__cause__) == (repr(error), None)
 
 
 def test_what_is_secret_does_not_leave_the_process() -> None:

@@ -16,7 +16,7 @@ import pytest
 import any2ds
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
-from any2ds.core.filetypes import recognize_file, type_of_name
+from any2ds.core.filetypes import recognize_file
 from any2ds.testing.server import serve
 
 
@@ -269,8 +269,3 @@ def test_a_web_page_in_the_place_of_an_image_is_stored_as_one_however_it_comes(t
         assert exts == ["html", "html", "html", "html", "data.json"]
     types = pq.read_table(tmp_path / "out" / "00000.parquet")["mime_type"].to_pylist()
     assert types == ["text/html"] * 4 + ["application/json"]
-
-
-def test_the_ends_of_names_that_python_does_not_know() -> None:
-    for ext, media_type in (("flac", "audio/flac"), ("m4a", "audio/mp4"), ("mkv", "video/x-matroska"), ("zzz", None)):
-        assert type_of_name(f"file.{ext}") == media_type

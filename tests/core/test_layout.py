@@ -35,11 +35,6 @@ def test_a_key_tells_its_shard_and_its_position(names: Layout, shard: int, posit
     assert divmod(int(key), 10**names.position_digits) == (shard, position)
 
 
-def test_a_position_that_fills_its_width_does_not_collide_with_a_bigger_shard_number() -> None:
-    names = Layout(rows_per_shard=10, shard_digits=1)
-    assert len({names.key(shard, position) for shard in range(200) for position in range(10)}) == 2000
-
-
 @given(layouts, st.sets(shards, max_size=20), st.sets(shards, max_size=20))
 def test_names_of_stats_tell_which_shards_are_finished_and_no_other_file_does(
     names: Layout, done: set[int], others: set[int]
@@ -50,15 +45,3 @@ def test_names_of_stats_tell_which_shards_are_finished_and_no_other_file_does(
     assert not set(data) & set(marks)
     temporary = [f"{mark}{suffix}" for mark in marks for suffix in (".tmp", "~")] + [f".{mark}" for mark in marks]
     assert finished_shards([*data, *temporary, *marks, RUN_FILE]) == done
-
-
-def test_only_stats_files_mark_a_shard_as_finished() -> None:
-    names = [
-        "00000_stats.json",
-        "00001.tar",
-        "00001.parquet",
-        ".any2ds/run",
-        "x_stats.json",
-        "00007_stats.json",
-    ]
-    assert finished_shards(names) == {0, 7}

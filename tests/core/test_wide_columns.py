@@ -18,10 +18,8 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
-from any2ds.core.wide_columns import WideColumns
 from any2ds.testing.server import serve
 
-TYPES = {"text": pa.string(), "npy": pa.binary(), "scores": pa.list_(pa.float64())}
 STEP = """
 import any2ds
 
@@ -34,36 +32,6 @@ def beside(sample):
     return sample.with_member("npy", name.encode() * 1000).with_member("txt", f"text {name}".encode())
 """
 ROWS = 23
-
-
-def fields(number: int) -> dict[str, Any]:
-    return {
-        "text": None if number % 7 == 3 else str(number) * 50,
-        "npy": None if number % 5 == 2 else bytes([number % 256]) * 200,
-        "scores": [number + 0.5] * (number % 4),
-    }
-
-
-@pytest.mark.parametrize("held", [1, 1000, 8 << 20])
-def test_any_rows_can_be_read_back_wherever_they_are(
-    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wide_columns, "_HELD", held)
-    monkeypatch.setattr(wide_columns, "_AT_ONCE", 3 * held)
-    with closing(WideColumns(TYPES, tmp_path)) as columns:
-        for count in range(60):
-            for start, stop in ((0, count), (count // 3, count), (count // 3, count // 2), (count, count)):
-                found = columns.columns(start, stop)
-                assert list(found) == list(TYPES)
-                for name, type in TYPES.items():
-                    assert found[name].type == type
-                    assert found[name].to_pylist() == [fields(number)[name] for number in range(start, stop)]
-            pieces = list(columns.pieces())
-            assert [number for piece in pieces for number in piece] == list(range(count))
-            assert len(pieces) <= count or not count
-            columns.add(fields(count))
-        assert (len(list(columns.pieces())) > 1) == (held < 8 << 20)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from any2ds.config.options import Config, OutputOptions
-from any2ds.core.bodies.buffer import Body, Buffer
-from any2ds.core.errors import DiskFull, OptionError, OutputError, ReadError
-from any2ds.core.failures import DUPLICATE
+from any2ds.core.errors import DiskFull, OutputError, ReadError
 from any2ds.core.layout import Layout
-from any2ds.core.reports import Progress, ShardReport
 from any2ds.core.rows import BAD_ROW_COLUMN
-from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
-from any2ds.readers.plan import cuts
 from any2ds.readers.seen_texts import SeenTexts
 from any2ds.testing.server import serve
-from any2ds.worker.context import ShardContext
-from any2ds.worker.shard import OpenShard
-from any2ds.worker.worker import ShardWorker
-from any2ds.writers.formats.webdataset import WebdatasetWriter
-from tests.support.jobs import plan
+from tests.support.folder import files_in
 
 Download = Callable[..., Any]
 
@@ -113,11 +102,6 @@ def test_a_url_is_fetched_once_in_a_shard_and_stored_for_each_row(
         assert (described["key"], described["caption"], described["number"]) == ("000003", "caption 3", 3)
 
 
-def test_an_unknown_way_is_refused(fetched: Download) -> None:
-    with pytest.raises(OptionError, match="one of shard, run, none"):
-        fetched(["http://a/b"], dedupe="runs")
-
-
 def test_copies_wait_for_their_turn_and_a_slow_row_for_its_copies(
     media: Path, tmp_path: Path, fetched: Download
 ) -> None:
@@ -140,136 +124,24 @@ def test_copies_wait_for_their_turn_and_a_slow_row_for_its_copies(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet"])
-def test_many_copies_of_a_big_file_take_the_memory_of_few(tmp_path: Path, output_format: str) -> None:
-    (tmp_path / "media").mkdir()
-    (tmp_path / "media" / "big").write_bytes(b"\1" * 1_000_000)
-    with serve(tmp_path / "media") as server:
-        table = pa.table({"url": [server.url("big")] * 300})
+def test_many_copies_of_a_big_file_take_the_memory_of_few(
+    media: Path, tmp_path: Path, fetched: Download, output_format: str
+) -> None:
+    (media / "big").write_bytes(b"\1" * 1_000_000)
+    with serve(media) as server:
         tracemalloc.start()
-        events = worked(table, tmp_path / "out", output_format=output_format, max_buffered_bytes="4MB")
+        report = fetched([server.url("big")] * 300, output_format=output_format, max_buffered_bytes="4MB")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert server.counts["big"] == 1
-    assert [e.successes for e in events if isinstance(e, ShardReport)] == [300]
-    assert sum(e.bytes for e in events if isinstance(e, Progress)) == 300_000_000
+    assert report.successes == 300
     assert peak < 30_000_000
     assert {len(data) for data in stored(tmp_path / "out", output_format).values()} == {1_000_000}
-
-
-def worked(table: pa.Table, output: Path, **options: Any) -> list[Any]:
-    output.mkdir(exist_ok=True)
-    config = Config.from_options({"url_list": "-", "output_folder": output, **options})
-    jobs = plan(cuts(table.to_batches(), config.output.number_sample_per_shard), table.schema)
-    return list(ShardWorker(config.output, config.fetch)(jobs))
-
-
-class FailingWriter(WebdatasetWriter):
-    """A disk that is full after so many samples."""
-
-    room = 0
-
-    def write(self, sample: Sample) -> None:
-        if not self.room:
-            raise OSError("no space left")
-        self.room -= 1
-        super().write(sample)
-
-
-@pytest.mark.parametrize("limit", [1 << 10, 1 << 30])
-@pytest.mark.parametrize(
-    ("room", "parts"), [*((room, 1) for room in range(7)), *((room, 3) for room in (0, 1, 2, 4, 8, 11, 17, 18))]
-)
-def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: int, parts: int, limit: int) -> None:
-    """Whatever was written when it broke: bodies that wait, that are shared, and that are being written."""
-    buffer = Buffer(limit, 1)
-    shard, samples = shard_of(["a", "b", "a", "c", "b", "a"], tmp_path, buffer, room)
-    assert [sample.row.position for sample in samples] == [0, 1, 3]
-    failed = 0
-    for sample in [samples[2], samples[0], samples[1]]:
-        further = [replace(sample, body=buffer.hold(bytes(2000))) for _ in range(1, parts)]
-        of_row = [one.as_part(part, parts) for part, one in enumerate([sample, *further])] if parts > 1 else [sample]
-        if failed:
-            release(of_row)
-            continue
-        try:
-            shard.add(of_row)
-        except OSError:
-            failed += 1
-            shard.discard()
-    assert failed == (room < 6 * parts)
-    assert shard.complete == (room >= 6 * parts)
-    if shard.complete:  # as if publishing it failed
-        shard.discard()
-    assert buffer.used == 0
-    assert not any(segment.live for segment in buffer.spool._segments)
-    buffer.close()
-
-
-def test_much_that_was_waiting_is_written_in_several_turns(tmp_path: Path) -> None:
-    buffer = Buffer(1 << 20, 1)
-    shard, samples = shard_of(["a"] * 200 + ["b"], tmp_path, buffer, room=1000, size=1_000_000)
-    assert shard.add([samples[0]]) is False
-    assert shard.add([samples[1]]) is True  # it waits
-    turns = 0
-    while not shard.write_pending():
-        turns += 1
-        assert not shard.complete
-    assert shard.complete
-    assert 1 <= turns <= 4
-    shard.discard()
-    assert buffer.used == 0
-    buffer.close()
-
-
-def shard_of(
-    urls: list[str], folder: Path, buffer: Buffer, room: int, size: int = 2000
-) -> tuple[OpenShard, list[Sample]]:
-    """A shard, and the samples of the rows that it wants to be fetched, each of `size` bytes."""
-    table = pa.table({"url": urls})
-    (job,) = plan(cuts(table.to_batches(), len(urls)), table.schema)
-    writer = type("Writer", (FailingWriter,), {"room": room})
-    options = OutputOptions(number_sample_per_shard=len(urls), oom_shard_count=5, compute_md5=False, compute_hash=None)
-    shard = OpenShard(job, ShardContext(options, writer, folder), buffer, fetch_once=True)
-    samples = []
-    for row in shard.rows():
-        body = Body(buffer)
-        body.write(b"x" * size)
-        samples.append(Sample(row, body, "bin", {"status": "success"}))
-    return shard, samples
-
-
-def test_a_shared_body_is_accounted_for_once_until_its_last_owner_is_done() -> None:
-    buffer = Buffer(1 << 20, 1)
-    body = Body(buffer)
-    body.write(b"x" * 1000)
-    body.share(2)
-    for _ in range(2):
-        body.release()
-        assert buffer.used == 1000
-        assert body.read() == b"x" * 1000
-    body.release()
-    assert buffer.used == 0
-    with pytest.raises(ValueError, match="released"):
-        body.read()
 
 
 # --- what is the same ---
 
 CHARACTERS = "ab#/ \té\u00a0\x1f\n"
-
-
-@given(st.lists(st.none() | st.text(CHARACTERS, max_size=4), max_size=30), st.integers(1, 10))
-@example([None, None, "", " ", "#a", "#b"], 1)
-def test_what_is_found_is_what_a_dict_finds(urls: list[str | None], size: int) -> None:
-    firsts: dict[str, int] = {}
-    expected = {}
-    for n, url in enumerate(urls):
-        sent = (url or "").strip(" \t\n\r\v\f").partition("#")[0]
-        if sent and firsts.setdefault(sent, n) != n:
-            expected[n] = firsts[sent]
-    assert repeated(pa.chunked_array([pa.array(urls, pa.string())])) == expected
-    texts = comparable(pa.array(urls, pa.string()))
-    assert found_by_looking_up(texts.slice(start, size) for start in range(0, len(urls), size)) == expected
 
 
 def found_by_looking_up(parts: Iterable[pa.Array]) -> dict[int, int]:
@@ -313,16 +185,6 @@ def test_urls_that_count_as_the_same_are_sent_alike(path: str, blanks: str, frag
     sent = [normalize(url) for url in urls]
     assert all(isinstance(url, str) for url in sent) or len({type(url) for url in sent}) == 1
     assert len({str(url).partition("#")[0] for url in sent if isinstance(url, str)}) <= 1
-
-
-def test_many_urls_are_told_apart() -> None:
-    count, part = 400_000, 70_000  # more than are sorted at once
-    urls = [f"http://host/{n}" for n in range(count)]
-    again = list(range(0, count, 1001))
-    parts = [urls[start : start + part] for start in range(0, count, part)]
-    last = [urls[n] for n in again] + ["http://other"] + [urls[n] for n in again]
-    rows = [*range(count, count + len(again)), *range(count + len(again) + 1, count + 2 * len(again) + 1)]
-    assert found_by_looking_up(map(pa.array, [*parts, last])) == dict(zip(rows, 2 * again, strict=True))
 
 
 def marked(batches: Iterable[pa.RecordBatch], rows_per_shard: int = 3) -> list[pa.RecordBatch]:
@@ -375,49 +237,38 @@ def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 # --- within a run ---
 
 
-@pytest.mark.parametrize(
-    ("output_format", "distributor"),
-    [*((made, "inline") for made in ("webdataset", "files", "parquet", "dummy")), ("webdataset", "multiprocessing")],
-)
-@pytest.mark.slow
-def test_shards_of_nothing_but_duplicates_are_made(
-    media: Path,
-    tmp_path: Path,
-    fetched: Download,
-    output_format: str,
-    distributor: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_url_is_fetched_once_in_a_run_and_later_rows_point_at_the_first(
+    media: Path, tmp_path: Path, fetched: Download
 ) -> None:
-    """More of them than may be open at once."""
-    monkeypatch.setattr("any2ds.worker.open_shards._MOST_OPEN_SHARDS", 20)
+    picks = [0, 1, 0, 2, 1, 0, 2, 0, 3, 3, 1, 4]  # shards of three rows; the third has duplicates only at its start
     with serve(media) as server:
-        urls = [server.url("1")] * 100
-        report = fetched(
-            urls,
-            number_sample_per_shard=2,
-            dedupe="run",
-            output_format=output_format,
-            distributor=distributor,
-            processes_count=2,
-        )
-    assert server.counts["1"] == 1
-    assert (report.shards, report.successes, report.duplicates) == (50, 1, 99)
-    assert {row["duplicate_of"] for row in metadata(tmp_path / "out")} == {None, "000000"}
-
-
-def test_progress_counts_duplicates_once(media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        schema = pa.schema([("url", pa.string())])
-        table = pa.table({"url": [server.url(str(n % 2)) for n in range(9)]}, schema)
-        config = Config.from_options(
-            {"url_list": "-", "output_folder": tmp_path, "number_sample_per_shard": 3, "dedupe": "run"}
-        )
-        rows, schema = mark_duplicates(table.to_batches(), schema, Layout(3, 5))
-        events = list(ShardWorker(config.output, config.fetch)(plan(cuts(rows, 3), schema)))
-    progress = [event for event in events if isinstance(event, Progress)]
-    assert sum(event.outcomes.get(DUPLICATE, 0) for event in progress) == 7
-    assert sum(event.outcomes.get("success", 0) for event in progress) == 2
-    assert sum(event.duplicates for event in events if isinstance(event, ShardReport)) == 7
+        urls: list[str | None] = [server.url(str(pick)) for pick in picks]
+        urls[5] = f" {urls[5]}#part"
+        report = fetched(urls, number_sample_per_shard=3, dedupe="run", distributor="multiprocessing")
+    assert server.counts == {str(n): 1 for n in range(5)}
+    assert (report.count, report.successes, report.duplicates) == (12, 5, 7)
+    assert report.status_dict == {"success": 5, "duplicate": 7}
+    out = tmp_path / "out"
+    keys = [f"{n // 3:05d}{n % 3}" for n in range(12)]
+    firsts = [picks.index(pick) for pick in picks]
+    found = metadata(out)
+    assert [row["key"] for row in found] == keys
+    assert [row["url"] for row in found] == [url and url.strip() for url in urls]
+    assert [row["duplicate_of"] for row in found] == [
+        None if first == n else keys[first] for n, first in enumerate(firsts)
+    ]
+    assert [row["status"] for row in found] == [
+        "success" if first == n else "duplicate" for n, first in enumerate(firsts)
+    ]
+    assert {row["error_code"] for row in found} == {None}
+    assert [row["attempts"] for row in found] == [int(first == n) for n, first in enumerate(firsts)]
+    assert stored(out, "parquet") == {
+        keys[n]: (media / str(picks[n])).read_bytes() for n in range(12) if firsts[n] == n
+    }
+    for shard in stats(out):
+        parts = ("successes", "failed_to_download", "failed_to_subsample", "duplicates")
+        assert shard["count"] == sum(shard[part] for part in parts) == sum(shard["status_dict"].values())
+    assert [shard["duplicates"] for shard in stats(out)] == [1, 2, 2, 2]
 
 
 def test_rows_without_a_url_and_duplicates_of_what_failed(media: Path, tmp_path: Path, fetched: Download) -> None:
@@ -429,6 +280,22 @@ def test_rows_without_a_url_and_duplicates_of_what_failed(media: Path, tmp_path:
     assert report.status_dict == {"http_404": 1, "bad_url": 3, "duplicate": 1}
     assert report.failed_to_download == 4
     assert metadata(tmp_path / "run")[3]["duplicate_of"] == "000000000"
+
+
+def test_going_on_gives_what_a_run_without_a_break_gives(media: Path, tmp_path: Path, fetched: Download) -> None:
+    options = {"number_sample_per_shard": 3, "dedupe": "run", "output_format": "webdataset"}
+    with serve(media) as server:
+        urls = [server.url(str(n * n % 7)) for n in range(20)]
+        fetched(urls, **options)
+        out = tmp_path / "out"
+        before = {name: data for name, data in files_in(out).items() if "stats" not in name}
+        for name in ("00000_stats.json", "00003_stats.json"):
+            (out / name).unlink()
+        server.counts.clear()
+        report = fetched(urls, **options)
+    assert (report.shards, report.skipped_shards) == (2, 5)
+    assert server.counts == {str(n): 1 for n in {0, 1, 4}}  # the first three rows; in shard 3 all are duplicates
+    assert {name: data for name, data in files_in(out).items() if "stats" not in name} == before
 
 
 def test_a_list_that_grew_points_at_its_finished_shards(media: Path, tmp_path: Path, fetched: Download) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds.core import plugins
-from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat
+from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.core.failures import Failure
 from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.fetch.urls import normalize
@@ -95,16 +94,6 @@ def until_broken(
     return rows, caught.value
 
 
-class Failing(io.BytesIO):
-    """A stream that fails where its bytes end."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        piece = super().read(size)
-        if not piece:
-            raise ReadError("", "connection lost")
-        return piece
-
-
 class Breaking(io.BytesIO):
     """A stream that fails where its bytes end, and hands out few at a time."""
 
@@ -128,15 +117,8 @@ class TestTxt:
         lines = ["http://a/x,y.jpg", 'http://a/"q"', "http://a/a b?c=d#e", "http://a/\u00fc", "no url"]
         assert urls("txt", "\n".join(lines).encode()) == lines
 
-    def test_byte_order_mark_crlf_blank_lines_and_surrounding_blanks(self) -> None:
-        assert urls("txt", b"\xef\xbb\xbf  http://a/1\r\n\r\n \t\r\nhttp://a/2 \t\n\n") == ["http://a/1", "http://a/2"]
-
     def test_bytes_that_are_not_utf8_become_percent_escapes(self) -> None:
         assert urls("txt", b"http://a/caf\xe9\nhttp://a/\xc3\xa9\n") == ["http://a/caf%E9", "http://a/\u00e9"]
-
-    @pytest.mark.parametrize("data", [b"", b"\n \r\n", b"\xef\xbb\xbf"])
-    def test_nothing(self, data: bytes) -> None:
-        assert urls("txt", data) == []
 
     @pytest.mark.parametrize("length", [2**16 + 1, 3 * 2**20])
     def test_a_line_that_is_too_long_is_a_bad_url_that_can_be_recognised(self, length: int) -> None:
@@ -160,18 +142,6 @@ class TestTxt:
         lines = [f"http://example.com/{i}/" + "x" * (i % 97) for i in range(60_000)]
         assert urls("txt", "\r\n".join(lines).encode()) == lines
 
-    def test_batches_are_moderate(self) -> None:
-        batches = batches_of("txt", b"a\n" * 200_000, URL)
-        sizes = [batch.num_rows for batch in batches]
-        assert sum(sizes) == 200_000
-        assert max(sizes) <= 65536
-
-    def test_other_columns_are_missing(self) -> None:
-        with pytest.raises(MissingColumns) as caught:
-            urls("txt", b"http://a/1", Columns("url", "caption", ("width",)))
-        assert caught.value.missing == ("caption", "width")
-        assert caught.value.existing == ("url",)
-
     def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
         assert until_lost("txt", b"http://a/1\nhttp://a/2\nhttp://a/3") == ["http://a/1", "http://a/2"]
 
@@ -184,43 +154,6 @@ class TestSeparated:
     def table(mark: str, *rows: str) -> bytes:
         return "\n".join(row.replace("|", mark) for row in rows).encode()
 
-    def test_quotes_newlines_and_delimiters_in_values(self, format: str, mark: str) -> None:
-        data = self.table(mark, "n|caption|other|url", '1|"a ""b""\n|c"|x|http://a/1', "|007||http://a/2", "")
-        assert read(format, b"\xef\xbb\xbf" + data.replace(b"\n|", b"\n|"), self.COLUMNS) == [
-            {"url": "http://a/1", "caption": f'a "b"\n{mark}c', "n": 1},
-            {"url": "http://a/2", "caption": "007", "n": None},
-        ]
-
-    def test_types_are_those_of_the_first_rows(self, format: str, mark: str) -> None:
-        data = self.table(mark, "url|i|f|b|d|s|none", "u|1|1.5|true|2024-01-02|x|", "v|||||y|", "")
-        columns = Columns("url", None, ("i", "f", "b", "d", "s", "none"))
-        (batch,) = batches_of(format, data, columns)
-        types = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.string()]
-        assert batch.schema.types == [*types, pa.string()]
-        assert batch.select(columns.names).to_pylist()[1] == {
-            "url": "v",
-            "i": None,
-            "f": None,
-            "b": None,
-            "d": None,
-            "s": "y",
-            "none": "",
-        }
-
-    def test_a_schema_is_kept_to(self, format: str, mark: str) -> None:
-        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.float64()})
-        data = self.table(mark, "url|caption|n", "u|c|1", "v|c|x")
-        rows, error = until_broken(format, data, self.COLUMNS, schema)
-        assert rows == [{"url": "u", "caption": "c", "n": 1.0}]
-        assert error.where == "row 3"
-
-    def test_the_first_of_two_values_of_another_type_is_named(self, format: str, mark: str) -> None:
-        schema = pa.schema({"url": pa.string(), "a": pa.int64(), "b": pa.int64()})
-        data = self.table(mark, "url|a|b", "u|1|1", "v|1|x", "w|x|1")
-        rows, error = until_broken(format, data, Columns("url", None, ("a", "b")), schema)
-        assert [row["url"] for row in rows] == ["u"]
-        assert (error.where, error.reason[:10]) == ("row 3", "column 'b'")
-
     @pytest.mark.parametrize("type", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
     def test_a_text_is_kept_as_it_is(self, format: str, mark: str, type: pa.DataType) -> None:
         """Also if a Parquet file before it has given it another type of text."""
@@ -229,11 +162,6 @@ class TestSeparated:
         data = self.table(mark, "url|n", *(f"u|{text}" for text in texts))
         found = [row["n"] for row in read(format, data, Columns("url", None, ("n",)), schema)]
         assert [each if isinstance(each, str) else each.decode() for each in found] == texts
-
-    def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
-        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
-        rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
-        assert (rows, error.where) == ([], "row 2")
 
     @pytest.mark.parametrize("before", [0, 1, 5, 200_000])
     @pytest.mark.parametrize("bad", ["bad", "bad|2|3|4"])
@@ -266,12 +194,6 @@ class TestSeparated:
         assert rows == [{"url": "http://a/1", "caption": "c"}]
         assert error.where == "row 3"
         assert "quote" in error.reason
-
-    def test_a_quote_in_the_first_column_that_is_never_closed(self, format: str, mark: str) -> None:
-        rows, error = until_broken(format, self.table(mark, "url|caption", "u|c", '"v|c', "w|c"))
-        assert [row["url"] for row in rows] == ["u"]
-        assert error.where == "row 3"
-        assert error.reason.startswith("a quote is opened and never closed: ")
 
     @pytest.mark.parametrize(
         ("tail", "survive"),
@@ -317,28 +239,11 @@ class TestSeparated:
         assert all(f"row {place + 2}: a quote is opened" in reasons[place] for place in places)
         assert all(repr(shown) in reasons[place] for place in places)
 
-    def test_many_stray_quotes(self, format: str, mark: str) -> None:
-        lines = ['u|"hello" world', 'v|"open', 'w|"c"'] * 8_000
-        rows, reasons = with_places(format, self.table(mark, "url|caption", *lines), Columns("url", "caption"))
-        assert [row["url"] for row in rows] == ["u", None, "w"] * 8_000
-        assert [bool(reason) for reason in reasons] == [False, True, False] * 8_000
-
-    def test_stray_quotes_in_the_header_are_left_to_it(self, format: str, mark: str) -> None:
-        assert read(format, self.table(mark, 'url|"a" b', 'u|"c"'), Columns("url", "a b")) == [{"url": "u", "a b": "c"}]
-
     def test_a_line_that_is_too_long_is_a_bad_row(self, format: str, mark: str) -> None:
         data = self.table(mark, "url|caption", "u|c", "x|" + "y" * 2**22, "v|c")
         rows, reasons = with_places(format, data, Columns("url", "caption"))
         assert [row["url"] for row in rows] == ["u", None, "v"]
         assert reasons[1] == "row 3: a row of more than 2097152 bytes"
-
-    def test_rows_behind_a_line_that_is_too_long_and_before_a_failure(self, format: str, mark: str) -> None:
-        data = self.table(mark, "url|caption", 'u|"c', "x|" + "y" * 2**21, "v|c", "w")
-        batches = batches_of(format, Failing(data), Columns("url", "caption"))
-        rows: list[str | None] = []
-        with pytest.raises(ReadError, match="connection lost"):
-            rows.extend(url for batch in batches for url in batch["url"].to_pylist())
-        assert rows == [None, None, "v"]
 
     def test_long_values_and_nul_bytes(self, format: str, mark: str) -> None:
         long = "long\n" * 300_000
@@ -350,9 +255,6 @@ class TestSeparated:
     def test_a_quote_in_the_header_that_is_never_closed(self, format: str, mark: str) -> None:
         with pytest.raises(ReadError, match="row 1: a quote is opened and never closed"):
             read(format, self.table(mark, 'url|"caption', "u|c"))
-
-    def test_lines_that_end_in_carriage_returns(self, format: str, mark: str) -> None:
-        assert urls(format, self.table(mark, "url|n", "u|1", "v|2").replace(b"\n", b"\r")) == ["u", "v"]
 
     def test_values_that_do_not_fit_fail_their_rows(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "i": pa.int64(), "f": pa.float64(), "t": pa.timestamp("s")})
@@ -371,20 +273,6 @@ class TestSeparated:
             "",
         ]
 
-    def test_declared_types(self, format: str, mark: str) -> None:
-        types = {"id": pa.string(), "score": pa.float64(), "day": pa.date32()}
-        columns = Columns("url", None, tuple(types), types=types)
-        data = self.table(mark, "url|id|score|day", "u|007|1|2024-01-02", "v|x|y|")
-        rows, reasons = with_places(format, data, columns)
-        assert rows[0] == {"url": "u", "id": "007", "score": 1.0, "day": date(2024, 1, 2)}
-        assert reasons[1] == "row 3: column 'score': 'y' is not double, the type that --column_types declares"
-
-    def test_a_list_of_malformed_rows_alone_is_an_error(self, format: str, mark: str) -> None:
-        with pytest.raises(
-            ReadError, match=r"none of the first 2 rows could be read .*: row 2: 1 values for 2 columns"
-        ):
-            read(format, self.table(mark, "url|n", "a", "b"))
-
     def test_a_header_that_is_missing(self, format: str, mark: str) -> None:
         for line, way in (("http://a/1", "--input_format=txt"), ("http://me:pw@a/1|c", "--columns=url,c1")):
             with pytest.raises(WrongFormat, match=f"looks like data, not a header .*{way}") as caught:
@@ -396,50 +284,16 @@ class TestSeparated:
         assert [row["url"] for row in rows] == ["u", "v"]
         assert error.where == "row 4"
 
-    @pytest.mark.parametrize("data", [b"", b"\n\n", b"url", b"url\n", b"\xef\xbb\xbfurl\r\n"])
-    def test_no_rows(self, format: str, mark: str, data: bytes) -> None:
-        assert urls(format, data) == []
-
-    def test_a_single_column_and_no_newline_at_the_end(self, format: str, mark: str) -> None:
-        assert urls(format, b"url\nhttp://a/1\nhttp://a/2") == ["http://a/1", "http://a/2"]
-
     def test_bytes_that_are_not_utf8(self, format: str, mark: str) -> None:
         data = self.table(mark, "url|caption").strip() + b"\nhttp://a/\xe9" + mark.encode() + b"caf\xe9\n"
         rows = read(format, data, Columns("url", "caption"))
         assert rows == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
-
-    @pytest.mark.parametrize("before", [0, 40_000, 200_000])
-    def test_everything_before_a_malformed_row_that_is_not_utf8(
-        self, format: str, mark: str, before: int, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        header, good, bad = (line.replace("|", mark).encode("latin-1") for line in ("url|c", "http://a/|é", "u|café|x"))
-        rows, error = until_broken(format, b"\n".join([header, *[good] * before, bad, good]), Columns("url", "c"))
-        assert [row["c"] for row in rows] == ["\ufffd"] * before
-        assert error.where == f"row {before + 2}"
-        assert "caf\ufffd" in error.reason
-        assert capfd.readouterr() == ("", "")
-
-    def test_a_malformed_row_that_is_not_utf8_beside_values_that_are(self, format: str, mark: str) -> None:
-        good = [f"http://a/ü{i}|猫 \u00c3\u00a9 {'x' * (i % 7)}" for i in range(60_000)]
-        data = self.table(mark, "url|é", *good) + f"\nu{mark}é{mark}x\n".encode("latin-1")
-        rows, _ = until_broken(format, data, Columns("url", "é"))
-        assert [f"{row['url']}|{row['é']}" for row in rows] == good
 
     def test_a_header_that_is_not_utf8_or_has_several_lines(self, format: str, mark: str) -> None:
         data = self.table(mark, '|"two\nlines"|caf\xe9|url', "1|2|3|u").decode().encode("latin-1")
         assert read(format, b"\n" + data, Columns("url", "two\nlines", ("caf\ufffd",))) == [
             {"url": "u", "two\nlines": "2", "caf\ufffd": 3}
         ]
-
-    def test_absent_columns_are_named_with_those_that_exist(self, format: str, mark: str) -> None:
-        with pytest.raises(MissingColumns) as caught:
-            urls(format, self.table(mark, "link|text", "a|b"), Columns("url", "text"))
-        assert (caught.value.missing, caught.value.existing) == (("url",), ("link", "text"))
-
-    def test_columns_of_the_same_name(self, format: str, mark: str) -> None:
-        with pytest.raises(InputError, match="several columns called 'url'"):
-            urls(format, self.table(mark, "url|url", "a|b"))
-        assert urls(format, self.table(mark, "x|url|x", "a|b|c")) == ["b"]
 
 
 class TestJsonl:
@@ -506,27 +360,6 @@ class TestJsonl:
             f" is not {type}, the type of the first rows; --column_types=n:string declares another"
         )
 
-    @pytest.mark.parametrize(
-        ("line", "reason"),
-        [
-            (b"null", "not a JSON object"),
-            (b'{"url":"v","n":9007199254740993}', "column 'n': "),
-            (b'{"url":"v","n":-9223372036854775808}', "column 'n': "),
-        ],
-    )
-    @pytest.mark.slow
-    def test_a_bad_line_is_bad_wherever_a_block_of_a_long_list_begins(self, line: bytes, reason: str) -> None:
-        good = b'{"url":"u","n":1.5}\n'
-        data = good * 60_000 + (line + b"\n" + good) * 50_000
-        _, reasons = with_places("jsonl", data, Columns("url", None, ("n",)))
-        assert [reason in each for each in reasons] == [False] * 60_000 + [True, False] * 50_000
-
-    def test_anything_fits_text(self) -> None:
-        schema = pa.schema({"url": pa.string(), "n": pa.string()})
-        data = b'{"url":"u","n":1}\n{"url":5,"n":{"a":[1]}}\n'
-        rows = read("jsonl", data, Columns("url", None, ("n",)), schema)
-        assert rows == [{"url": "u", "n": "1"}, {"url": "5", "n": '{"a":[1]}'}]
-
     @pytest.mark.parametrize("before", [0, 3, 100_000])
     @pytest.mark.parametrize("bad", [b'{"url": "x"', b'["x"]', b"x", b'{"url": "\xe9"}', b'{"url":"a"} {"url":"b"}'])
     def test_everything_before_a_malformed_line_and_nothing_after(self, before: int, bad: bytes) -> None:
@@ -590,28 +423,8 @@ class TestJsonl:
         with pytest.raises(ReadError, match="line 1"):
             urls("jsonl", b"x\n" * 5000)
 
-    def test_declared_types(self) -> None:
-        types = {"id": pa.string(), "time": pa.timestamp("s"), "n": pa.int64()}
-        data = b'{"url":"u","id":7,"time":"2024-01-02","n":"3"}\n{"url":"v","id":"x","time":"y","n":4}\n'
-        rows, reasons = with_places("jsonl", data, Columns("url", None, tuple(types), types=types))
-        assert rows[0] == {"url": "u", "id": "7", "time": datetime(2024, 1, 2), "n": 3}
-        assert reasons[1].startswith("line 2: column 'time': 'y' is not timestamp[s]")
-
     def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
         assert until_lost("jsonl", b'{"url":"a"}\n{"url":"b"}\n{"url":"c"}') == ["a", "b"]
-
-    def test_a_key_may_be_absent_in_the_first_lines_that_arrive(self) -> None:
-        lines = b'{"url":"u"}\n' * 50 + b'{"url":"v","caption":"c"}\n'
-        assert until_lost("jsonl", lines, Columns("url", "caption")) == ["u"] * 50 + ["v"]
-
-    def test_absent_columns_are_named_with_those_that_exist(self) -> None:
-        with pytest.raises(MissingColumns) as caught:
-            urls("jsonl", b'{"link":"a"}\n{"text":"b"}\n', Columns("link", "caption"))
-        assert (caught.value.missing, caught.value.existing) == (("caption",), ("link", "text"))
-
-    def test_a_column_may_be_absent_in_a_later_list(self) -> None:
-        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.int64()})
-        assert read("jsonl", b'{"url":"u"}\n', self.COLUMNS, schema) == [{"url": "u", "caption": None, "n": None}]
 
 
 class TestJson:
@@ -639,16 +452,6 @@ class TestJson:
         data = frame.to_json(orient=orient, indent=indent).encode()
         assert read("json", data, Columns("url", "caption", ("n", "score"))) == expected
 
-    def test_other_forms_of_a_frame(self) -> None:
-        frame = pd.DataFrame({"url": ["u", "v"], "n": [1, 2]})
-        for data in (
-            frame.to_json(orient="records", lines=True),
-            json.dumps(frame.to_dict("list")),
-            frame.set_index(pd.Index(["x", "y"])).to_json(),
-        ):
-            assert urls("json", data.encode()) == ["u", "v"]
-        assert urls("json", frame[:0].to_json().encode()) == []
-
     def test_a_single_row_over_several_lines(self) -> None:
         row = {"url": "u", "caption": "c", "tags": [{"a": 1}]}
         assert urls("json", json.dumps(row).encode()) == ["u"]
@@ -662,16 +465,6 @@ class TestJson:
         with pytest.raises(WrongFormat, match="without the column 'url', whose keys are link, n"):
             urls("json", frame.to_json().encode())
 
-    def test_rows_below_a_path(self) -> None:
-        rows = [{"url": "u", "n": 1}, {"url": "v", "n": 2}]
-        for document, path in (
-            ({"info": [1, {"images": 3}], "images": rows, "more": []}, "images"),
-            ({"a": {"x": "]", "b": rows}}, "a.b"),
-            ({"data": {"0": rows[0], "1": rows[1]}}, "data"),
-        ):
-            batches = batches_of("json", json.dumps(document).encode(), Columns("url", None, ("n",)), path=path)
-            assert [row["n"] for batch in batches for row in batch.to_pylist()] == [1, 2]
-
     @pytest.mark.parametrize("path", ["image", "images.data", "info.x"])
     def test_a_path_that_is_not_there(self, path: str) -> None:
         with pytest.raises(WrongFormat, match=f"--rows={path}: "):
@@ -680,14 +473,6 @@ class TestJson:
     def test_columns_that_do_not_have_the_same_rows(self) -> None:
         with pytest.raises(ReadError, match="do not have the same rows"):
             read("json", b'{"url": {"0": "u", "1": "v"}, "n": {"0": 1, "2": 2}}', Columns("url", None, ("n",)))
-
-    def test_a_frame_that_breaks_off(self) -> None:
-        frame = pd.DataFrame({"url": [f"http://a/{n}" for n in range(9)]})
-        rows, _ = until_broken("json", frame.to_json()[:-8].encode())
-        assert not rows
-
-    def test_one_object_a_line(self) -> None:
-        assert urls("json", b'\n{"url":"u"}\n{"url":"v"}\n') == ["u", "v"]
 
     @pytest.mark.parametrize("before", [0, 1, 50_000])
     @pytest.mark.parametrize(
@@ -709,10 +494,6 @@ class TestJson:
     def test_other_forms_are_refused_with_the_known_ones(self, data: bytes) -> None:
         with pytest.raises(WrongFormat, match=r"an array of objects, one object a line|--rows=rows reads the rows"):
             urls("json", data)
-
-    @pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [ ] "])
-    def test_no_rows(self, data: bytes) -> None:
-        assert urls("json", data) == []
 
     def test_an_item_cut_off_by_a_failure_is_no_row(self) -> None:
         assert until_lost("json", b'[{"url":"a"},{"url":"b"},{"url":"c"') == ["a", "b"]
@@ -741,14 +522,6 @@ class TestParquet:
         names = ["url", "n", "time", "a.b", "nested"]
         assert batch.select(names).schema == table.select(names).schema
 
-    def test_one_large_row_group_comes_in_moderate_batches(self) -> None:
-        data = self.file(pa.table({"url": [f"http://a/{i}" for i in range(200_000)]}))
-        batches = list(batches_of("parquet", data, URL))
-        assert max(batch.num_rows for batch in batches) <= 65536
-        assert [url for batch in batches for url in batch["url"].to_pylist()] == [
-            f"http://a/{i}" for i in range(200_000)
-        ]
-
     def test_batches_of_wide_rows_are_small(self) -> None:
         table = pa.table({"url": ["u"] * 3000, "blob": [bytes([i % 256]) * 2**14 for i in range(3000)]})
         data = self.file(table, use_dictionary=False, compression="none")
@@ -769,14 +542,6 @@ class TestParquet:
         assert 0 < len(rows) < 300_000
         assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(len(rows))]
         assert error.where == f"row {len(rows)}"
-
-    def test_absent_columns_are_named_with_those_that_exist(self) -> None:
-        with pytest.raises(MissingColumns) as caught:
-            urls("parquet", self.file(pa.table({"link": ["a"], "text": ["b"]})))
-        assert (caught.value.missing, caught.value.existing) == (("url",), ("link", "text"))
-
-    def test_no_rows(self) -> None:
-        assert urls("parquet", self.file(pa.table({"url": pa.array([], pa.string())}))) == []
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import any2ds
 from any2ds.config.options import InputOptions
 from any2ds.readers.formats._document import Document
 from any2ds.readers.formats._objects import parsed
 from any2ds.readers.sources import Source
-from any2ds.testing.server import serve
 
 NAN, INFINITY = math.nan, math.inf
 ROWS: list[dict[str, Any]] = [
@@ -78,15 +75,6 @@ def test_numbers_are_null_where_their_column_has_no_nan(later: float, tmp_path: 
     assert (last["url"], last["n"], last["pair"]) == ("http://a/last", None, [None])
 
 
-def test_a_column_of_floats_keeps_nan_and_infinity(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join(json.dumps({"url": "http://a", "text": "", "x": x}) for x in (0.5, NAN, INFINITY)))
-    found = [row["x"] for row in read(str(path), ("x",))]
-    assert found[0] == 0.5
-    assert math.isnan(found[1])
-    assert found[2] == INFINITY
-
-
 def test_a_column_of_captions_that_is_all_nan_has_no_captions(tmp_path: Path) -> None:
     """As pandas writes a column in which everything is missing."""
     path = tmp_path / "a.parquet"
@@ -97,21 +85,6 @@ def test_a_column_of_captions_that_is_all_nan_has_no_captions(tmp_path: Path) ->
 def test_urls_with_a_half_of_a_pair_stay_rows() -> None:
     for given in (["http://a/\ud83d"], pd.Series(["http://a/\ud83d"], dtype=object)):
         assert [row["url"] for row in read(given, (), caption_col=None)] == ["http://a/\ufffd"]
-
-
-def test_a_caption_that_was_cut_is_stored_with_its_file(tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
-        rows = [{"url": server.url(f"{n}.bin"), "text": text} for n, text in enumerate(["cut \ud83d", NAN])]
-        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        for name in ("0.bin", "1.bin"):
-            (tmp_path / name).write_bytes(b"\0file")
-        report = any2ds.download(
-            str(tmp_path / "a.jsonl"), tmp_path / "out", caption_col="text", output_format="webdataset", quiet=True
-        )
-    assert report.successes == 2
-    with tarfile.open(tmp_path / "out" / "00000.tar") as tar:
-        captions = {name: tar.extractfile(name).read() for name in tar.getnames() if name.endswith(".txt")}  # type: ignore[union-attr]
-    assert captions == {"000000000.txt": "cut \ufffd".encode(), "000000001.txt": b""}
 
 
 SIGNS = ["\\", '"', "\ud83d", "\ude00", "\U0001f600", "a", "NaN", "Infinity", "-Infinity", ",", ":", "u", "n", "-", "é"]

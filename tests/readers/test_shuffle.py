@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.config.options import Config, InputOptions
-from any2ds.core.errors import InputError, OptionError, OutputError, ReadError
+from any2ds.config.options import InputOptions
+from any2ds.core.errors import InputError, OutputError, ReadError
 from any2ds.core.reports import RunReport
 from any2ds.readers.shuffle import Batches, RowGroup, mixed, shuffled
 from any2ds.readers.sources import Source
@@ -134,18 +134,6 @@ class TestOrder:
         assert found == order(1, 31, 33, 35) == order(*[1] * 100)
         assert sorted(found[:32]) == list(range(32))
 
-    def test_what_comes_before_a_break_is_the_beginning_of_the_unbroken_list(self) -> None:
-        def broken() -> Iterator[pa.RecordBatch]:
-            yield rows.slice(0, 50)
-            raise ReadError("row 50", "broken")
-
-        rows = pa.RecordBatch.from_pydict({"n": range(100)})
-        whole = [n for batch in mixed([rows], 7, window=32) for n in batch["n"].to_pylist()]
-        found: list[int] = []
-        with pytest.raises(ReadError):
-            found.extend(n for batch in mixed(broken(), 7, window=32) for n in batch["n"].to_pylist())
-        assert found == whole[:32]
-
     def test_values_of_all_columns_stay_together(self, tmp_path: Path) -> None:
         given = put_parquet(tmp_path / "lists")
         with Source(InputOptions(str(given), shuffle=7, save_additional_columns=("kind",))) as source:
@@ -254,12 +242,6 @@ class TestGoingOn:
         assert go(table.to_reader(33), shuffle=7).shards == 1
         assert stored(out) == before == read(table, 7)
 
-    def test_it_follows_a_list_that_was_copied(self, go: Go, out: Path, given: Path, tmp_path: Path) -> None:
-        go(given, shuffle=7)
-        (out / "00001_stats.json").unlink()
-        copy = given.rename(tmp_path / f"copy{given.suffix}")
-        assert go(copy, shuffle=7).shards == 1
-
     def test_the_first_of_equal_urls_is_the_first_in_that_order(self, go: Go, out: Path, tmp_path: Path) -> None:
         given = put_txt(tmp_path / "urls.txt", rows_of_hosts(4, 20) * 3)
         go(given, shuffle=7, dedupe="run")
@@ -269,19 +251,6 @@ class TestGoingOn:
             row["duplicate_of"] == (first[row["url"]] if first[row["url"]] != row["key"] else None) for row in rows
         )
         assert sum(row["duplicate_of"] is not None for row in rows) == 160
-
-
-@pytest.mark.parametrize("seed", ["x", -1, 1.5, True, 2**32])
-def test_a_seed_is_a_number(seed: Any) -> None:
-    with pytest.raises(OptionError, match="shuffle"):
-        Config.from_options({"url_list": "urls.txt", "shuffle": seed})
-
-
-def test_the_beginning_of_a_list_is_known_by_its_own_order(tmp_path: Path) -> None:
-    for given in (put_txt(tmp_path / "urls.txt", rows_of_hosts(12, 20)), put_parquet(tmp_path / "lists")):
-        with Source(InputOptions(given, shuffle=7)) as source:
-            assert source.first_rows is not None
-            assert source.first_rows["url"].to_pylist() == rows_of_hosts(12, 20)[: source.first_rows.num_rows]
 
 
 def test_bad_rows_keep_their_reasons(tmp_path: Path) -> None:
@@ -302,15 +271,3 @@ def test_bad_rows_keep_their_reasons(tmp_path: Path) -> None:
     assert "nope://host/a,b,c,d" in bad["error_message"]
     assert {row["id"] for row in rows if row is not bad} == set(range(40)) - {20}
     assert [row["id"] for row in rows if row is not bad] != sorted(set(range(40)) - {20})
-
-
-def test_row_groups_with_bad_rows_are_shuffled(tmp_path: Path) -> None:
-    for name, ids in {"a": list(range(30)), "b": [*map(str, range(30, 59)), "x"]}.items():
-        table = pa.table({"url": [url(0, n) for n in range(30)], "id": ids})
-        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10)
-    options: dict[str, Any] = {"save_additional_columns": "id", "shuffle": 1, "distributor": "inline", "quiet": True}
-    download(str(tmp_path / "*.parquet"), tmp_path / "out", **options)
-    rows = pq.read_table(tmp_path / "out" / "00000.parquet").to_pylist()
-    (bad,) = (row for row in rows if row["error_code"] == "bad_row")
-    assert "b.parquet, row group 2, row 10" in bad["error_message"]
-    assert sorted(row["id"] for row in rows if row is not bad) == list(range(59))

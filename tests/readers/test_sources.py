@@ -5,11 +5,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import itertools
 import json
 import lzma
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -32,9 +30,8 @@ import pytest
 from fsspec.registry import _registry
 
 from any2ds.config.options import Config, InputOptions
-from any2ds.config.parsers import COMPRESSIONS, list_format
-from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
-from any2ds.core.manifest import ListFile
+from any2ds.config.parsers import list_format
+from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, WrongFormat
 from any2ds.core.rows import BAD_ROW_COLUMN as COLUMN
 from any2ds.readers.sources import Source
 
@@ -82,13 +79,6 @@ def put(path: Path, data: bytes | str = "http://a/1\n") -> str:
 def _write(descriptor: int, data: bytes) -> None:
     with open(descriptor, "wb") as end:
         end.write(data)
-
-
-def open_files(folder: Path) -> list[str]:
-    """What this process holds open in `folder`."""
-    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
-    targets = [os.readlink(link) for link in links if os.path.islink(link)]
-    return [target for target in targets if target.startswith(str(folder))]
 
 
 def rows(url_list: Any, **options: Any) -> list[dict[str, Any]]:
@@ -163,26 +153,6 @@ class TestFormats:
         assert urls(path, input_format="csv") == URLS
 
     @pytest.mark.parametrize("suffix", COMPRESS)
-    @pytest.mark.parametrize("format", ["csv", "parquet"])
-    def test_the_name_of_a_format_with_its_compression(self, tmp_path: Path, format: str, suffix: str) -> None:
-        data = content(format)
-        for name, written in (
-            ("list", COMPRESS[suffix](data)),
-            ("list.txt", COMPRESS[suffix](data)),
-            (f"list.{format}", data),  # which is not compressed
-            (f"other.{format}", gzip.compress(data)),
-        ):
-            assert urls(put(tmp_path / name, written), input_format=f"{format}.{suffix}") == URLS
-
-    def test_all_names_of_formats(self) -> None:
-        for format, suffix in itertools.product(FORMATS, ["", *COMPRESSIONS]):
-            given = f"{format}.{suffix}" if suffix else format
-            assert Config.from_options({"url_list": "x", "input_format": given}).input.input_format == given
-        for wrong in ("csv.rar", "cvs.gz", ".gz", "csv.gz.gz"):
-            with pytest.raises(OptionError, match="input_format"):
-                Config.from_options({"url_list": "x", "input_format": wrong})
-
-    @pytest.mark.parametrize("suffix", COMPRESS)
     def test_several_compressed_members_and_padding(self, tmp_path: Path, suffix: str) -> None:
         compress = COMPRESS[suffix]
         padding = b"\0" * 8 if suffix in ("gz", "xz") else b""
@@ -220,11 +190,6 @@ class TestFiles:
         assert urls(str(tmp_path), input_format="csv.gz") == URLS
         assert urls(str(tmp_path), input_format="csv.xz") == [*URLS, "c"]
 
-    def test_input_format_takes_all_of_a_folder_if_none_has_its_name(self, tmp_path: Path) -> None:
-        put(tmp_path / "a", "url\nhttp://u\n")
-        put(tmp_path / "b.txt", "url\nhttp://v\n")
-        assert urls(str(tmp_path), input_format="csv") == ["http://u", "http://v"]
-
     def test_datasets_in_a_folder_are_no_lists(self, tmp_path: Path) -> None:
         for name in ("a.txt", "out/00000.parquet", "out/00000_stats.json", "out/00001/000010000.txt", "outer/b.txt"):
             put(tmp_path / name, f"http://{name}\n")
@@ -239,45 +204,6 @@ class TestFiles:
         found = urls([f"{tmp_path}/z[1].txt", f"{tmp_path}/x/*.txt", str(tmp_path / "y")])
         assert found == ["http://z[1].txt", "http://x/1.txt", "http://x/2.txt", "http://y/4.txt"]
         assert urls(f"{tmp_path}/x/_*") == ["http://x/_3.txt"]
-
-    def test_names_for_the_manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        put(tmp_path / "d/a.txt")
-        put(tmp_path / "d/b.txt")
-        monkeypatch.chdir(tmp_path)
-        with Source(InputOptions(url_list="d")) as source:
-            assert source.files == [str(tmp_path / "d/a.txt"), str(tmp_path / "d/b.txt")]
-
-    def test_the_ends_of_files_can_be_seen(self, tmp_path: Path) -> None:
-        for name, data in (("a", "x://u\nv\n"), ("b", ""), ("c", "w\n")):
-            put(tmp_path / f"{name}.txt", data)
-        with Source(InputOptions(url_list=str(tmp_path))) as source:
-            assert [batch["url"].to_pylist() for batch in source.batches(ends=True)] == [["x://u", "v"], [], ["w"], []]
-        assert urls(str(tmp_path)) == ["x://u", "v", "w"]
-
-    def test_what_tells_whether_a_file_has_changed(self, tmp_path: Path) -> None:
-        path = put(tmp_path / "a.txt")
-        os.utime(path, ns=(1, 2))
-        with Source(InputOptions(url_list=path)) as source:
-            os.utime(path, ns=(1, 3))  # meanwhile, and so it has
-            assert source.list_files == (ListFile(path, 11, "2"),)
-        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
-            Thread(target=server.serve_forever).start()
-            try:
-                with Source(InputOptions(url_list=f"http://me:secret@127.0.0.1:{server.server_port}/a.txt")) as source:
-                    (file,) = source.list_files
-            finally:
-                server.shutdown()
-        assert file.name == f"http://127.0.0.1:{server.server_port}/a.txt"
-
-    def test_which_lists_can_be_read_again(self, tmp_path: Path) -> None:
-        table = pa.table({"url": ["u"]})
-        path = put(tmp_path / "a.txt")
-        for given in (path, [path, path], ["http://a/1"], [{"url": "u"}], table, table.to_pandas(), table["url"]):
-            with Source(InputOptions(url_list=given)) as source:
-                assert source.can_be_read_again
-        with Source(InputOptions(url_list=table.to_reader())) as source:
-            assert not source.can_be_read_again
-            assert source.list_files == ()
 
     def test_empty_files_are_passed_over(self, tmp_path: Path) -> None:
         for name in ("a.csv", "c.csv"):
@@ -296,17 +222,6 @@ class TestFiles:
         assert urls("memory://lists/*.csv") == ["http://b"]
         assert urls("memory://lists") == [*URLS, "http://b"]
 
-    @pytest.mark.parametrize("format", ["parquet", "csv"])
-    def test_s3(self, s3: str, format: str) -> None:
-        fs = fsspec.filesystem("s3")
-        fs.pipe(f"{s3}/{format}/0.{format}", content(format))
-        fs.pipe(f"{s3}/{format}/1.{format}.gz", gzip.compress(content(format)))
-        assert rows(f"s3://{s3}/{format}/", save_additional_columns=("n",)) == 2 * [
-            {"url": url, "n": n} for n, url in enumerate(URLS)
-        ]
-        with pytest.raises(InputError, match="no such file or folder"):
-            Source(InputOptions(url_list=f"s3://{s3}/absent.txt"))
-
     @pytest.mark.parametrize("name", ["list.csv", "list.parquet", "list.jsonl.gz", "list.parquet.gz"])
     def test_http_servers_without_ranges(self, tmp_path: Path, name: str) -> None:
         many = [f"http://a/{i * 7919 % 1_000_003}" for i in range(100_000)]
@@ -321,19 +236,6 @@ class TestFiles:
                     Source(InputOptions(url_list=f"{url}/absent.txt"))
             finally:
                 server.shutdown()
-
-    @pytest.mark.parametrize(
-        ("name", "format"), [("-", "txt"), ("-", "parquet"), ("-", "csv.gz"), ("/dev/stdin", "parquet")]
-    )
-    def test_standard_input(self, tmp_path: Path, name: str, format: str) -> None:
-        program = (
-            "from any2ds.config.options import InputOptions; from any2ds.readers.sources import Source\n"
-            f"source = Source(InputOptions(url_list={name!r}, input_format={format!r}))\n"
-            "print(source.files, *(url for batch in source.batches() for url in batch['url'].to_pylist()))"
-        )
-        data = gzip.compress(content("csv")) if format == "csv.gz" else content(format)
-        run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
-        assert run.stdout.decode().split() == ["['-']", *URLS]
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_pipes_are_read_once_as_standard_input_is(self, tmp_path: Path, format: str) -> None:
@@ -381,28 +283,10 @@ class TestFiles:
                     process.kill()
                 assert process.stdout.readline().decode() == f"http://a/{i}\n"
 
-    def test_everything_is_closed_when_the_consumer_stops_early(self, tmp_path: Path) -> None:
-        for format in FORMATS:
-            path = put(tmp_path / f"list.{format}", content(format))
-            batches = Source(InputOptions(url_list=[path, path])).batches()
-            next(batches)
-            batches.close()  # type: ignore[attr-defined]
-            with Source(InputOptions(url_list=path)):
-                pass
-        if sys.platform == "linux":
-            assert open_files(tmp_path) == []
-
 
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         pass
-
-
-@pytest.fixture(scope="module")
-def s3(s3_server: None) -> str:
-    """A bucket on a server of this machine."""
-    fsspec.filesystem("s3").mkdir("lists")
-    return "lists"
 
 
 class TestFromPython:
@@ -426,17 +310,6 @@ class TestFromPython:
         given = ["http://a/1.txt", "HTTPS://a/2.json"]
         assert urls(given) == given
         assert urls([put(tmp_path / "a.txt"), given[0]]) == [f"{tmp_path}/a.txt", given[0]]
-
-    def test_a_list_of_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        packed = "file://" + put(tmp_path / "a.txt.gz", gzip.compress(b"http://a/1\n"))
-        plain = put(tmp_path / "b", "http://a/2\n")
-        monkeypatch.chdir(tmp_path)
-        both = ["http://a/1", "http://a/2"]
-        for given in ([packed, plain], [packed, "./b*"], [Path("a.txt.gz"), Path("b")], [Path("a.txt.gz"), "b"]):
-            assert urls(given) == both
-        assert urls(Path("b")) == ["http://a/2"]
-        with pytest.raises(InputError, match=r"absent\.txt: no such file"):
-            urls([plain, "absent.txt"])
 
     def test_with_a_format_a_list_of_strings_is_files(self, tmp_path: Path) -> None:
         assert urls(["file://" + put(tmp_path / "a")], input_format="txt") == ["http://a/1"]
@@ -485,27 +358,6 @@ class TestFromPython:
         monkeypatch.chdir(tmp_path)
         assert urls(Config.from_options({"url_list": written}).input.url_list) == expected
 
-    @pytest.mark.parametrize("written", ["", "[absent]", "[absent,b.txt]", "absent.txt,b.txt"])
-    def test_a_name_that_is_none_ends_the_command(self, written: str, tmp_path: Path, monkeypatch: Any) -> None:
-        put(tmp_path / "b.txt")
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(UsageError, match=r"absent.*: no such file|invalid url_list=''"):
-            Source(Config.from_options({"url_list": written}).input)
-
-    def test_a_list_of_dicts(self) -> None:
-        given = [{"link": "http://a/1", "n": 1, "tags": ["a"]}, {"link": None, "n": 2.5}]
-        assert rows(given, url_col="link", save_additional_columns=("n", "tags")) == [
-            {"url": "http://a/1", "n": 1.0, "tags": ["a"]},
-            {"url": None, "n": 2.5, "tags": None},
-        ]
-
-    def test_arrow_and_pandas(self) -> None:
-        table = pa.table({"url": pa.array(URLS).dictionary_encode(), "n": pa.array(range(5), pa.int8())})
-        for given in (table, table.combine_chunks().to_batches()[0], table.to_reader(2), table.to_pandas()):
-            found = rows(given, save_additional_columns=("n",))
-            assert found == [{"url": url, "n": n} for n, url in enumerate(URLS)]
-        assert isinstance(table.to_pandas(), pd.DataFrame)
-
     def test_arrays_and_series_of_strings_are_urls(self) -> None:
         series = pd.Series(URLS)
         arrays = (series, series.astype("category"), pa.array(URLS), pa.chunked_array([URLS[:2], URLS[2:]]))
@@ -528,25 +380,6 @@ class TestFromPython:
     )
     def test_arrays_of_something_else(self, given: Any, words: str) -> None:
         with pytest.raises(OptionError, match=f"url_list cannot be .*{words}"):
-            Source(InputOptions(url_list=given))
-
-    def test_a_frame_that_arrow_cannot_take(self) -> None:
-        with pytest.raises(InputError, match="cannot be converted to an Arrow table"):
-            Source(InputOptions(url_list=pd.DataFrame({"url": ["u", b"v", 3]})))
-
-    def test_long_lists_come_in_moderate_batches(self) -> None:
-        many = [f"http://a/{i}" for i in range(150_000)]
-        for given in (many, pa.table({"url": many}), [{"url": url} for url in many]):
-            batches = list(Source(InputOptions(url_list=given)).batches())
-            assert max(batch.num_rows for batch in batches) <= 65536
-            assert [url for batch in batches for url in batch["url"].to_pylist()] == many
-
-    def test_rows_have_no_files(self) -> None:
-        assert Source(InputOptions(url_list=["http://a/1"])).files == []
-
-    @pytest.mark.parametrize("given", [["http://a/1", {"url": "b"}], [1], iter(["http://a/1"])])
-    def test_anything_else_is_refused(self, given: Any) -> None:
-        with pytest.raises(OptionError, match="url_list cannot be"):
             Source(InputOptions(url_list=given))
 
 
@@ -581,10 +414,6 @@ class TestColumns:
             )
             (batch,) = source.batches()
         assert batch.to_pylist()[0]["caption"] == batch.to_pylist()[0]["text"] == "c"
-
-    def test_the_columns_of_url_and_caption_may_be_named_again(self) -> None:
-        given = [{"url": "u", "caption": "c"}]
-        assert rows(given, caption_col="caption", save_additional_columns=("caption", "url")) == given
 
     def test_numbers_as_captions_are_text(self, tmp_path: Path) -> None:
         path = put(tmp_path / "a.csv", "url,n\nx://u,007\n")
@@ -634,13 +463,6 @@ class TestColumns:
             assert source.schema.field("x").type == kept
             (batch,) = source.batches()
         assert batch["x"].to_pylist() == values.to_pylist()
-
-    def test_urls_and_captions_in_views_and_run_lengths(self) -> None:
-        views = pa.array(["u", "v"], pa.string_view())
-        given = pa.table({"url": views, "c": pc.run_end_encode(pa.array(["x", "x"]))})
-        assert rows(given, caption_col="c") == [{"url": "u", "caption": "x"}, {"url": "v", "caption": "x"}]
-        given = pa.table({"url": pa.DictionaryArray.from_arrays([0, 0], views)})
-        assert urls(given) == ["u", "u"]
 
     @pytest.mark.parametrize(
         "values",
@@ -695,12 +517,6 @@ class TestColumnsLeftOut:
         (tmp_path / "list.json").write_text(document)
         assert left_out(tmp_path / "list.json") == ("n",)
 
-    def test_from_python(self) -> None:
-        rows = [{"link": "http://a/", "text": "a", "n": 1}, {"link": "http://b/", "more": 2}]
-        assert left_out(rows, url_col="link", caption_col="text") == ("n", "more")
-        assert left_out(pa.table({"url": URLS, "n": range(5)})) == ("n",)
-        assert left_out(URLS) == ()
-
     def test_columns_of_hashes_and_boxes_are_used(self) -> None:
         given = {"url_list": [{"url": "http://a/", "md5": "x", "boxes": "[]", "n": 1}], "output_folder": "out"}
         options = {"verify_hash": "md5,md5", "bbox_col": "boxes", "save_additional_columns": "boxes", "file_size": "8"}
@@ -714,41 +530,14 @@ class TestCannotStart:
         with pytest.raises(InputError, match="absent"):
             Source(InputOptions(url_list=f"{tmp_path}/{name}"))
 
-    def test_one_of_several_files_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"b\.txt: no such file"):
-            Source(InputOptions(url_list=[put(tmp_path / "a.txt"), f"{tmp_path}/b.txt"]))
-
     @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
     def test_a_web_server_that_is_not_there(self, name: str) -> None:
         with pytest.raises(InputError, match=r"cannot be opened: Cannot connect to host 127\.0\.0\.1:1 "):
             Source(InputOptions(url_list=f"https://127.0.0.1:1/{name}"))
 
-    @pytest.mark.parametrize("format", FORMATS)
-    def test_no_rows(self, tmp_path: Path, format: str) -> None:
-        empty = content(format, []) if format != "parquet" else content("parquet", ["u"])
-        if format == "parquet":
-            sink = io.BytesIO()
-            pq.write_table(pa.table({"url": pa.array([], pa.string())}), sink)
-            empty = sink.getvalue()
-        path = put(tmp_path / f"a.{format}", empty)
-        with pytest.raises(InputError, match=rf"no rows in {re.escape(path)}"):
-            Source(InputOptions(url_list=path))
-
-    @pytest.mark.parametrize("given", [[], pa.table({"url": pa.array([], pa.string())})])
-    def test_no_rows_from_python(self, given: Any) -> None:
-        with pytest.raises(InputError, match="empty"):
-            Source(InputOptions(url_list=given))
-
     def test_an_empty_folder(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no files in this folder"):
             Source(InputOptions(url_list=str(tmp_path)))
-
-    @pytest.mark.parametrize("format", [format for format in FORMATS if format != "txt"])
-    def test_an_absent_column(self, tmp_path: Path, format: str) -> None:
-        path = put(tmp_path / f"a.{format}", content(format))
-        with pytest.raises(MissingColumns) as caught:
-            Source(InputOptions(url_list=path, caption_col="text"))
-        assert str(caught.value) == f"{path} (read as {format}): no column 'text'; columns that exist: url, n"
 
     @pytest.mark.parametrize(
         "options", [{"caption_col": "c"}, {"save_additional_columns": "c"}, {"verify_hash": "c:md5"}, {"bbox_col": "c"}]
@@ -839,13 +628,6 @@ class TestNoText:
                 Source(InputOptions(url_list=put(tmp_path / name, gzip.compress(PARQUET)), **options))
             assert urls(f"{tmp_path}/{name}", input_format="parquet.gz") == URLS
 
-    def test_later_files_are_refused_before_the_start_too(self, tmp_path: Path) -> None:
-        lists = [put(tmp_path / "a.txt", "u://a\n"), put(tmp_path / "b.txt", PARQUET), put(tmp_path / "c.txt", PARQUET)]
-        with pytest.raises(
-            InputError, match=r"2 of 3 lists cannot be read.*\n.*b\.txt: this is a Parquet file, not text"
-        ):
-            Source(InputOptions(url_list=lists))
-
     def test_odd_bytes_in_a_text_are_no_reason(self, tmp_path: Path) -> None:
         odd = b"http://a/caf\xe9\n\xe9\xe8 \x01\x00\n" + TEXT
         assert urls(put(tmp_path / "list.txt", odd))[2:] == URLS
@@ -889,16 +671,6 @@ class TestDeclaredTypes:
     )
     def test_as_they_are_given(self, given: Any, types: dict[str, str]) -> None:
         assert Config.from_options({"url_list": "x", "column_types": given}).input.column_types == types
-
-    @pytest.mark.parametrize("given", ["id", "id:", ":string", "id:number", ["id"], {"id": 3}, 5])
-    def test_what_is_none(self, given: Any) -> None:
-        with pytest.raises(OptionError, match=r"column_types.*such as id:string,score:float"):
-            Config.from_options({"url_list": "x", "column_types": given})
-
-    @pytest.mark.parametrize("types", [{"other": "string"}, {"url": "int64"}, {"text": "int64"}])
-    def test_columns_that_cannot_have_one(self, types: dict[str, str]) -> None:
-        with pytest.raises(OptionError, match="column_types: "):
-            Source(InputOptions(url_list=[{"url": "u", "text": "t"}], caption_col="text", column_types=types))
 
 
 class TestBreaksOff:

@@ -4,14 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-import any2ds
 from any2ds.config.options import InputOptions
 from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.readers.sources import Source
-from any2ds.testing.server import serve
 
 NAMES = [
     ["0108775015", "0108775044"],
@@ -105,11 +102,3 @@ def test_a_later_date_or_boolean_in_another_notation_keeps_its_value(tmp_path: P
     type, values, (reason,) = read(tmp_path, ["2024-01-02"], ["2024-01-03", "soon"])
     assert (type, len(values)) == (pa.date32(), 3)
     assert "'soon' is not date32[day], the type of the first rows" in reason
-
-
-def test_ids_of_a_dataset_can_be_joined_with_the_list(tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(b"\0file")
-    with serve(tmp_path) as server:
-        (tmp_path / "a.csv").write_text(f"article_id,url\n0108775015,{server.url('a.bin')}\n")
-        any2ds.download(str(tmp_path / "a.csv"), tmp_path / "out", save_additional_columns="article_id", quiet=True)
-    assert pq.read_table(tmp_path / "out" / "00000.parquet")["article_id"].to_pylist() == ["0108775015"]

@@ -1,12 +1,9 @@
 """Samples that a recipe generates become a dataset, in every format, split by split."""
 
 import json
-import os
 import pickle
-import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,8 @@ import pytest
 
 import any2ds
 from any2ds.cli import run
-from any2ds.core.errors import DamagedShard, OptionError, OutputError, UsageError
-from any2ds.core.layout import RECIPE_FILE, RUN_FILE
-from any2ds.writers.example_records import parse_example
+from any2ds.core.errors import DamagedShard, OutputError, UsageError
+from any2ds.core.layout import RECIPE_FILE
 from tests.support.flowers import FORMATS, Flowers, build, one_split, picture
 
 
@@ -33,6 +29,8 @@ def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path
     assert len(train) == 22
     assert len(any2ds.load(folder, split="test")) == 6
     assert len(any2ds.load(folder, split="empty")) == 0
+    for shard in any2ds.load(folder).shards:
+        assert len({sample["split"] for sample in shard}) == 1
     found = next(sample for sample in train if sample["recipe_key"] == "flower_11")
     assert found["image"] == found["data"] == picture(11, "jpeg")
     assert pickle.loads(pickle.dumps(train))[0]["image"] == train[0]["image"]  # as processes take it
@@ -56,19 +54,6 @@ def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path
     decoded = any2ds.load(folder, split="test", columns=["image", "mask", "parts"], decode=True)[0]
     assert list(decoded) == ["image", "mask", "parts"]
     assert (decoded["image"].shape, decoded["mask"].shape) == ((4, 4, 3), (4, 4, 1))
-
-
-def test_shards_hold_one_split_each_and_samples_are_in_the_order_of_a_hash(tmp_path: Path) -> None:
-    for number, per_shard in enumerate((10, 4)):
-        build(Flowers("full"), tmp_path / str(number), number_sample_per_shard=per_shard)
-    keys = [
-        [sample["recipe_key"] for sample in any2ds.load("flowers/full", data_dir=tmp_path / name)]
-        for name in ("0", "1")
-    ]
-    assert keys[0] == keys[1]
-    assert keys[0] != sorted(keys[0])
-    for shard in any2ds.load("flowers/full", data_dir=tmp_path / "0").shards:
-        assert len({sample["split"] for sample in shard}) == 1
 
 
 def test_without_shuffling_samples_are_in_the_order_of_their_keys(tmp_path: Path) -> None:
@@ -134,41 +119,16 @@ def test_a_folder_without_a_dataset_does_not_hide_the_dataset_of_that_name(
     assert len(any2ds.load("flowers", split="train")) == 22
 
 
-def test_a_garbled_file_is_found_by_its_hash_before_it_is_decoded(tmp_path: Path) -> None:
-    build(Flowers(), tmp_path, output_format="webdataset")
-    whole = any2ds.load("flowers", data_dir=tmp_path, check=True, decode=True)
-    number = next(n for n, sample in enumerate(whole) if sample["recipe_key"] == "flower_11")
-    assert whole[number]["image"].shape == (4, 4, 3)
-    assert whole[number]["mask"].shape == (4, 4, 1)
-    (tar,) = (path for path in tmp_path.rglob("*.tar") if picture(11, "jpeg") in path.read_bytes())
-    tar.write_bytes(tar.read_bytes().replace(picture(11, "jpeg"), picture(11, "jpeg")[:-1] + b"?"))
-    for options in ({}, {"decode": True}, {"columns": ["image"]}, {"columns": ["image", "label"], "decode": True}):
-        ds = any2ds.load("flowers", data_dir=tmp_path, check=True, **options)
-        with pytest.raises(DamagedShard, match="the md5 of its file is not that of the metadata"):
-            ds[number]
-        assert ds[number - 1]["image"] is not None
-    assert any2ds.load("flowers", data_dir=tmp_path, check=True, columns=["label"])[number] == {"label": 1}
-
-
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (
-            [("a", {"text": "x"}), ("a", {"text": "y"})],
-            "the key 'a' comes twice: sample 0 of train and sample 1 of train",
-        ),
         ({"one": [("a", {"text": "x"})], "two": [("a", {"text": "x"})]}, "sample 0 of one and sample 0 of two"),
-        ([("a", {"text": 5})], "split train: sample 'a': feature 'text' cannot be 5: expected a text"),
-        ([("a", {})], "sample 'a': the feature 'text' is missing"),
-        ([("a", {"text": "x", "more": 1})], "sample 'a': no feature is called 'more'"),
         ([("a", "x")], "sample 'a': expected a dict of features, not 'x'"),
         ([3], r"expected \(key, sample\), got int"),
         ([(1.5, {"text": "x"})], "invalid key 1.5"),
         ([("", {"text": "x"})], "invalid key ''"),
-        ({"a b": []}, "invalid name of a split 'a b'"),
         ({"train": None}, "split train: it is None"),
         ({"train": 7}, "split train: expected samples"),
-        ({}, "the recipe has no splits"),
     ],
 )
 def test_what_is_wrong_is_named(samples: Any, message: str, tmp_path: Path) -> None:
@@ -185,16 +145,6 @@ def test_a_duplicate_names_both_files(tmp_path: Path) -> None:
         build(one_split(samples, image=any2ds.Image()), tmp_path)
 
 
-def test_the_error_of_a_generator_is_shown_as_it_is(tmp_path: Path) -> None:
-    def samples() -> Iterator[Any]:
-        yield "a", {"text": "x"}
-        raise KeyError("the author's own")
-
-    with pytest.raises(KeyError, match="the author's own"):
-        build(one_split(samples), tmp_path)
-    assert not (tmp_path / "small" / "1.0.0").exists()
-
-
 def test_a_debugger_is_entered_where_the_error_happened(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         'import any2ds\n\n\nclass Broken(any2ds.Recipe):\n    """Text."""\n\n    def info(self):\n'
@@ -207,62 +157,6 @@ def test_a_debugger_is_entered_where_the_error_happened(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_options_that_a_build_has_no_use_for_are_refused_with_the_reason(tmp_path: Path) -> None:
-    for options, reason in (
-        ({"rank": 0, "world_size": 2}, "'rank' cannot be given here: machines share a build with --distributor="),
-        ({"url_col": "url"}, "'url_col' cannot be given here: a recipe says in its splits which lists it takes"),
-    ):
-        with pytest.raises(OptionError, match=reason):
-            build(Flowers, tmp_path, **options)
-
-
-def test_corrupt_samples_are_skipped_and_counted(tmp_path: Path) -> None:
-    class Corrupt(Exception):
-        pass
-
-    class Skipping(any2ds.Recipe):
-        """Some samples are corrupt."""
-
-        SKIPPED = (Corrupt, FileNotFoundError)
-
-        def info(self) -> any2ds.Info:
-            return any2ds.Info({"image": any2ds.Image()})
-
-        def splits(self, dl: Any) -> Any:
-            def corrupt() -> Any:
-                raise Corrupt
-
-            yield "good", {"image": picture(1)}
-            yield "gone", {"image": tmp_path / "gone.png"}
-            yield "broken", corrupt
-            yield "bad", self.skip("bad", "no picture")
-
-    build(Skipping, tmp_path)
-    found = any2ds.load("skipping", data_dir=tmp_path)
-    assert len(found) == 1
-    assert found.recipe is not None
-    (split,) = found.recipe.splits
-    assert split.skipped == {"FileNotFoundError": 1, "Corrupt": 1, "no picture": 1}
-
-
-def test_a_finished_dataset_is_not_made_again(tmp_path: Path) -> None:
-    made = Counter[str]()
-
-    def samples() -> Iterator[Any]:
-        made["times"] += 1
-        yield "a", {"text": "x"}
-
-    assert build(one_split(samples), tmp_path).successes == 1
-    assert build(one_split(samples), tmp_path).skipped_shards == 1
-    assert made["times"] == 1
-    with pytest.raises(OutputError, match="--overwrite makes it anew as parquet"):
-        build(one_split(samples), tmp_path, output_format="parquet")
-    build(one_split(samples), tmp_path, output_format="parquet", overwrite=True)
-    assert made["times"] == 2
-    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["1.0.0"]
-    assert any2ds.load("small", data_dir=tmp_path)[0]["text"] == "x"
-
-
 def test_what_people_put_beside_a_dataset_stays_when_it_is_made_anew(tmp_path: Path) -> None:
     def samples() -> Iterator[Any]:
         yield "a", {"text": "x"}
@@ -272,6 +166,8 @@ def test_what_people_put_beside_a_dataset_stays_when_it_is_made_anew(tmp_path: P
     for name in ("README.md", "urls.parquet", "notes/a.txt", "report.html", ".hidden"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("mine")
+    with pytest.raises(OutputError, match="--overwrite makes it anew as tfrecord"):
+        build(one_split(samples), tmp_path, output_format="tfrecord")
     build(one_split(samples), tmp_path, output_format="tfrecord", overwrite=True)
     for name in ("README.md", "urls.parquet", "notes/a.txt", "report.html", ".hidden"):
         assert (folder / name).read_text() == "mine"
@@ -339,7 +235,7 @@ def test_records_have_the_features_under_their_own_names(tmp_path: Path) -> None
     build(Flowers(), tmp_path, output_format="tfrecord")
     folder = tmp_path / "flowers/small/1.1.0"
     content = (folder / "00000.tfrecord").read_bytes()
-    record = parse_example(content[12 : 12 + int.from_bytes(content[:8], "little")])
+    record = any2ds.parse_example(content[12 : 12 + int.from_bytes(content[:8], "little")])
     assert {"image", "mask", "label", "parts/name", "about/width"} <= record.keys()
     features = json.loads((folder / "features.json").read_text())["featuresDict"]["features"]
     assert list(features) == ["image", "label", "caption", "box", "parts", "about", "mask", "note"]
@@ -351,57 +247,6 @@ def test_records_have_the_features_under_their_own_names(tmp_path: Path) -> None
         "test": ["0", "6"],
         "empty": ["0", "0"],
     }
-
-
-PROGRAM = """
-import sys
-sys.path.insert(0, {folder!r})
-import any2ds
-
-class Slow(any2ds.Recipe):
-    '''Many samples.'''
-    def info(self):
-        return any2ds.Info({{"text": any2ds.Text(), "data": any2ds.Bytes()}})
-    def splits(self, dl):
-        print("generating", flush=True)
-        return ((number, {{"text": str(number), "data": bytes(1000)}}) for number in range(5000))
-
-if __name__ == "__main__":
-    any2ds.build(Slow, data_dir={folder!r}, number_sample_per_shard=100, quiet=True, report=False, processes_count=2)
-    print("done", flush=True)
-"""
-
-
-def test_a_build_that_was_killed_goes_on_and_nothing_of_it_is_seen_before(tmp_path: Path) -> None:
-    program = tmp_path / "slow_build.py"
-    program.write_text(PROGRAM.format(folder=str(tmp_path)))
-    building = tmp_path / "slow" / ".1.0.0.building"
-
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(program)], stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    first = start()
-    while not list(building.glob("0001?_stats.json")) and first.poll() is None:
-        pass  # until the first shards are there
-    os.killpg(first.pid, signal.SIGKILL)
-    out, _ = first.communicate()
-    assert out == "generating\n"
-    finished = {path.name: path.stat().st_mtime_ns for path in building.glob("*_stats.json")}
-    assert not (tmp_path / "slow" / "1.0.0").exists()
-    with pytest.raises(OutputError, match="is being built"):
-        any2ds.load(building)
-    second = start()
-    out, _ = second.communicate()
-    assert out == "done\n"  # what was generated was not generated again
-    folder = tmp_path / "slow" / "1.0.0"
-    assert not building.exists()
-    assert {name: (folder / name).stat().st_mtime_ns for name in finished} == finished
-    assert any2ds.verify(folder, quiet=True).ok
-    assert len(any2ds.load(folder)) == 5000
-    assert not (folder / ".any2ds" / "spool").exists()
-    assert b"building" not in (folder / RUN_FILE).read_bytes()
 
 
 def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -106,19 +105,6 @@ class _Hashed(any2ds.Recipe):
             for n in range(3)
         ]
         return {"train": any2ds.UrlRows(pa.Table.from_pylist(rows), url_col=self.url_col)}
-
-
-@pytest.mark.parametrize("way", ["fail_row", "drop", "flag"])
-def test_hashes_of_rows_are_verified(server: Server, tmp_path: Path, way: str) -> None:
-    recipe = type("_One", (_Hashed,), {"server": server})
-    report = build(recipe, tmp_path, output_format="parquet", verify_hash="md5:md5", on_hash_mismatch=way)
-    rest = {"fail_row": {"hash_mismatch": 1}, "drop": {"dropped": 1}, "flag": {}}[way]
-    assert report.status_dict == {"success": 3 - sum(rest.values()), **rest}
-    folder = tmp_path / "hashed/1.0.0"
-    found = pq.read_table(folder / "00000.parquet", columns=["n", "hash_matches"]).to_pylist()
-    assert {row["n"]: row["hash_matches"] for row in found} == {0: True, 1: True, 2: False}
-    assert sorted(sample["n"] for sample in any2ds.load(folder)) == ([0, 1, 2] if way == "flag" else [0, 1])
-    assert any2ds.verify(folder, quiet=True).ok
 
 
 def test_hashes_of_members_are_verified(server: Server, tmp_path: Path) -> None:

@@ -17,17 +17,18 @@ class Downloads:
         self._folder = folder
 
     def extract(self, archive: Path) -> Path:
-        found: Path = self._within(lambda dl: dl.extract(archive))
+        found: Path = self.within(lambda dl: dl.extract(archive))
         return found
 
     def iter_archive(self, archive: Path) -> list[tuple[str, bytes]]:
         """Name and content of each file."""
-        found: list[tuple[str, bytes]] = self._within(
+        found: list[tuple[str, bytes]] = self.within(
             lambda dl: [(name, file.read()) for name, file in dl.iter_archive(archive)]
         )
         return found
 
-    def _within(self, action: Callable[[Any], Any]) -> Any:
+    def within(self, action: Callable[[Any], Any]) -> Any:
+        """What the action makes of the downloads that `splits` is given."""
         found = []
 
         class Trial(any2ds.Recipe):

@@ -74,7 +74,7 @@ class Flowers(any2ds.Recipe):
 
 
 def build(recipe: Any, folder: Path, **options: Any) -> any2ds.RunReport:
-    return any2ds.build(recipe, data_dir=folder, quiet=True, report=False, **options)
+    return any2ds.build(recipe, data_dir=folder, **{"distributor": "inline", "quiet": True, "report": False, **options})
 
 
 def one_split(samples: Any, **features: Any) -> any2ds.Recipe:

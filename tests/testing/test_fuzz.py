@@ -1,10 +1,11 @@
-"""Damaged media through the real steps, a thousand of the cases of `make fuzz`; and that the game itself is fair."""
+"""Damaged media through the real steps, a thousand of the cases of `make fuzz`; damaged lists; and a fair game."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.support.fuzz import lists
 from tests.support.fuzz.cases import case
 from tests.support.fuzz.play import MOST_MEMORY, Played, play
 from tests.support.params import sampled
@@ -20,6 +21,13 @@ def test_damaged_files_each_have_an_outcome_and_harm_nobody(cases: int) -> None:
     assert codes["success"] > cases // 10
     assert codes["not_decodable"] > cases // 10
     assert {"too_many_pixels", "unpacks_too_large"} <= codes.keys()
+
+
+@pytest.mark.parametrize("cases", sampled([300, 5000]))
+def test_a_damaged_list_becomes_rows_or_words(cases: int) -> None:
+    found = dict(lists.outcomes(seed=7, numbers=range(cases), parallel=2))
+    assert {number: text for number, text in found.items() if text.startswith("fault")} == {}
+    assert {"rows", "refused", "broken off"} <= {*found.values()}
 
 
 @pytest.mark.slow

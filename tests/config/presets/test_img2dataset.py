@@ -10,12 +10,10 @@ import pytest
 
 from any2ds import download
 from any2ds.cli import parse
-from any2ds.config import presets
 from any2ds.config.commands import COMMANDS
 from any2ds.config.datasets import RETRY_GROUPS
-from any2ds.config.declare import declared
 from any2ds.config.help import help_text
-from any2ds.config.options import GROUPS, Config, parse_groups
+from any2ds.config.options import Config, parse_groups
 from any2ds.core.errors import OptionError
 from any2ds.core.version import USER_AGENT
 
@@ -203,15 +201,7 @@ def test_the_preset_works_in_a_config_file(tmp_path: Path) -> None:
 
 def test_help_shows_its_names_and_defaults() -> None:
     shown, plain = (help_text(everything=True, preset=preset) for preset in ("img2dataset", None))
-    for name in presets.find("img2dataset").options:  # type: ignore[union-attr]
+    for name in ("image_size", "user_agent_token", "enable_wandb"):
         assert f"--{name} " in shown
     assert "[border]" in shown
     assert "[border]" not in plain
-
-
-def test_no_name_of_its_is_one_of_ours() -> None:
-    ours = {info.name for info in declared(GROUPS)}
-    recipe = presets.find("img2dataset")
-    assert recipe is not None
-    assert not ours & set(recipe.options)
-    assert set(recipe.defaults) <= ours

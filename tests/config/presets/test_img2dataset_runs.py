@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -182,21 +181,6 @@ def test_a_loader_for_clip_reads_it(run: Run) -> None:
     assert [(image.size, text) for image, text in found] == [((256, 256), f"größe of {name}") for name in STORED]
 
 
-def test_pandas_reads_its_figures_and_metadata(run: Run) -> None:
-    run("webdataset", "--encode_format=webp", "--image_size=32")
-    metadata = pd.read_parquet("out/00000.parquet")
-    good = metadata[metadata.status == "success"]
-    assert (good.width.astype(int) == 32).all()
-    assert metadata[metadata.error_message.isnull()].key.tolist() == good.key.tolist()
-    assert metadata.groupby("status").size().to_dict() == {
-        "failed_to_download": 1,
-        "failed_to_subsample": 3,
-        "success": 3,
-    }
-    with tarfile.open("out/00000.tar") as tar:
-        assert f"{key('photo.jpg')}.webp" in tar.getnames()
-
-
 def test_a_dataset_without_captions_has_no_txt(run: Run) -> None:
     run("files", "--caption_col=None")
     assert {path.suffix for path in Path("out/00000").iterdir()} == {".jpg", ".json"}
@@ -272,26 +256,6 @@ def test_each_file_of_a_list_begins_a_new_shard(tmp_path: Path) -> None:
     assert download(str(lists), **options).count == 6
     assert keys()[-2:] == ["000010004", "000020000"]
     assert verify(out).ok
-
-
-def test_a_duplicate_in_another_file_points_at_the_key_of_the_first_one(tmp_path: Path) -> None:
-    for name, numbers in {"a.txt": (0, 1, 2), "b.txt": (3, 2, 3)}.items():
-        (tmp_path / name).write_text("".join(f"nope://host/{number}\n" for number in numbers))
-    options: dict[str, Any] = {"number_sample_per_shard": 2, "dedupe": "run", "distributor": "inline", "quiet": True}
-    download(
-        [str(tmp_path / name) for name in ("a.txt", "b.txt")], preset="img2dataset", output_folder=tmp_path, **options
-    )
-    tables = sorted(tmp_path.glob(".any2ds/metadata/*"))
-    rows = [row for path in tables for row in pq.read_table(path).to_pylist()]
-    shown = [(row["key"], row["url"][-1], row["duplicate_of"]) for row in rows]
-    assert shown == [
-        ("000000", "0", None),
-        ("000001", "1", None),
-        ("000010", "2", None),
-        ("000020", "3", None),
-        ("000021", "2", "000010"),
-        ("000030", "3", "000020"),
-    ]
 
 
 @pytest.mark.usefixtures("with_report")

@@ -262,7 +262,8 @@ def _played(job: tuple[int, int]) -> tuple[int, str]:
     return job[1], outcome(*job)
 
 
-def _outcomes(seed: int, numbers: range, parallel: int) -> Iterator[tuple[int, str]]:
+def outcomes(seed: int, numbers: range, parallel: int) -> Iterator[tuple[int, str]]:
+    """Number of each case, and its outcome."""
     signal.signal(signal.SIGALRM, _too_long)
     with multiprocessing.get_context("fork").Pool(parallel, maxtasksperchild=5000) as pool:
         yield from pool.imap_unordered(_played, ((seed, number) for number in numbers), chunksize=50)
@@ -286,7 +287,7 @@ def main() -> int:
         sys.stderr.write(f"{after.name} {after.options} {after.damage}: {outcome(given.seed, given.only)}\n")
         return 0
     counts = Counter[str]()
-    for number, text in _outcomes(given.seed, range(given.start, given.start + given.cases), given.parallel):
+    for number, text in outcomes(given.seed, range(given.start, given.start + given.cases), given.parallel):
         counts[text.partition(":")[0]] += 1
         if text.startswith("fault"):
             sys.stdout.write(f"{number}: {text}\n")

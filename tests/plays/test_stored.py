@@ -63,6 +63,7 @@ def test_dummy_has_metadata_and_statistics_and_no_files() -> None:
     assert outcome.names == {"00000.parquet", "00000_stats.json"}
     assert [row["error_code"] for row in outcome.metadata] == [None, "http_404"]
     assert stored.stats(outcome.files)["00000"]["status_dict"] == {"success": 1, "http_404": 1}
+    assert "any2ds.load(" not in outcome.screen
 
 
 @pytest.mark.parametrize(
@@ -466,6 +467,7 @@ def test_the_preset_of_img2dataset_makes_its_images_and_columns(output_format: s
     play = Play(rows, list_format="csv", preset="img2dataset", image_size=64, caption_col="caption")
     outcome = play.run(input_format="csv", output_format=output_format, processes_count=1)
     assert outcome.exit_code == 0
+    assert play.run(input_format="csv", output_format=output_format, processes_count=1).requests.total() == 0
     stats = stored.stats(outcome.files)["00000"]
     assert (stats["successes"], stats["failed_to_download"], stats["failed_to_resize"]) == (1, 1, 1)
     statuses = ["success", "failed_to_download", "failed_to_subsample"]

@@ -65,6 +65,14 @@ def test_a_run_that_is_killed_at_any_stage_is_completed(moment: str) -> None:
     is_whole(outcome)
 
 
+def test_a_slow_row_keeps_its_place_and_holds_up_no_other_shard() -> None:
+    play = Play(OK | {"0.jpg": ["hold"]}, number_sample_per_shard=1, timeout=0)
+    running = play.start()
+    running.until("published 5")
+    play.web.release()
+    is_whole(running.wait())
+
+
 @pytest.mark.parametrize("victims", ["all", "parent"])
 def test_a_run_with_processes_that_is_killed_is_completed(victims: Victims) -> None:
     play = Play(LAST_IS_HELD, number_sample_per_shard=2, timeout=0, distributor="multiprocessing", processes_count=2)
@@ -152,6 +160,12 @@ def test_a_row_of_several_urls_one_of_which_is_stuck_fails_as_a_whole() -> None:
     outcome = play.run("download", "l.jsonl", url_col="image:i,mask:m")
     assert [row["error_code"] or row["status"] for row in outcome.metadata] == ["watchdog", "success"]
     assert set(outcome.samples[0].files) - {"json"} == {"image.jpg", "mask.png"}
+
+
+def test_a_step_that_takes_longer_than_the_watchdog_is_not_stuck() -> None:
+    play = Play(OK, watchdog_timeout=1, transform="step.py:step")
+    (play.folder / "step.py").write_text("import time\n\ndef step(sample):\n    time.sleep(0.5)\n    return sample\n")
+    is_whole(play.run(transform_threads=1))
 
 
 # --- signals ---
@@ -586,8 +600,15 @@ def test_ranks_may_run_at_once() -> None:
     running = [play.start(rank=rank, world_size=2) for rank in range(2)]
     for rank, name in enumerate(("4.jpg", "5.jpg")):
         running[rank].until(f"request {name}")
-    assert play.run().exit_code == 2
-    assert play.run(rank=0, world_size=3).exit_code == 2
+    for options, words in (
+        ({}, "in use by another run"),
+        ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
+        ({"rank": 0, "world_size": 3}, "in use by another run"),
+        ({"rank": 0, "world_size": 2, "oom_shard_count": 7}, "oom_shard_count"),
+    ):
+        refused = play.run(**options)
+        assert (refused.exit_code, words in " ".join(refused.screen.split())) == (2, True)
+    assert play.run("retry").exit_code == 2
     play.web.release()
     assert [one.wait().exit_code for one in running] == [0, 0]
     assert max(play.web.counts.values()) == 1
@@ -607,7 +628,13 @@ def test_verify_names_the_shards_of_a_rank_that_never_came() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rank": 2, "world_size": 2}, {"rank": -1, "world_size": 2}, {"rank": 1}, {"world_size": 0}],
+    [
+        {"rank": 2, "world_size": 2},
+        {"rank": -1, "world_size": 2},
+        {"rank": 1},
+        {"world_size": 0},
+        {"rank": 0, "world_size": 2, "incremental_mode": "overwrite"},
+    ],
     ids=str,
 )
 def test_a_rank_that_cannot_be_is_refused(options: dict[str, Any]) -> None:

@@ -204,9 +204,6 @@ def test_stats_that_tell_of_something_else_go_before_their_shard_is_made_again(t
     assert [event.bytes for event in events if isinstance(event, ShardReport)] == [77]
 
 
-# --- shards that fail as a whole ---
-
-
 # --- the run is stopped ---
 
 

@@ -30,8 +30,6 @@ from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
 from any2ds.writers.formats.parquet import ParquetWriter
 from any2ds.writers.formats.tfrecord import TfrecordWriter
 
-FORMATS = ("webdataset", "files", "parquet", "tfrecord", "arrayrecord")
-
 
 def png(width: int, height: int) -> bytes:
     """Its header speaks of so many pixels, and there are none."""
@@ -66,7 +64,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("options", [{"file_size": 64}, {"extract_exif": True, "decode_check": True}])
-@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
 def test_a_header_that_claims_a_side_of_billions_fails_its_row_alone(
     output_format: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -349,12 +349,3 @@ def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Pat
     assert json.loads(texts["json"])["not_processed"] == expected
     assert 'data-not-processed="image/svg+xml is not decoded" data-files="3"' in texts["html"]
     assert all("| image/svg\\+xml is not decoded | 3 |" in texts[form] for form in ("md", "card"))
-
-
-def test_where_all_is_processed_nothing_is_shown(web: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    download([(web / "a.jpg").as_uri()], output_folder=out, file_size=16, **QUIET)
-    assert inspect(out).not_processed == {}
-    texts = reported(out, tmp_path)
-    assert json.loads(texts.pop("json"))["not_processed"] == {}
-    assert not [form for form, text in texts.items() if "ot processed" in text]

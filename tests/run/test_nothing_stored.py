@@ -168,20 +168,6 @@ class TestTextWithColumns:
             "a txt holds one URL a line: keep the first URL of each line, and leave out lines that are none"
         )
 
-    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r", "\r\r\n"])
-    def test_every_line_end_ends_a_line(self, server: Server, tmp_path: Path, end: str) -> None:
-        path = tmp_path / "list.txt"
-        path.write_bytes(end.join([server.url("a.jpg")] * 5000).encode())
-        assert run(path, tmp_path / "out", limit=4999).count == 4999
-
-    @pytest.mark.parametrize("line", ['"{}"', "'{}'", "<{}>", ' "{}" ', '" {} "'])
-    def test_quotes_and_brackets_around_a_url_are_no_part_of_it(
-        self, server: Server, tmp_path: Path, line: str
-    ) -> None:
-        path = tmp_path / "list.txt"
-        path.write_text("\n".join([line.format(server.url("a.jpg")), server.url("b.jpg")]))
-        assert run(path, tmp_path / "out").successes == 2
-
 
 def test_rows_that_all_fail_behind_stored_ones_are_not_nothing(server: Server, tmp_path: Path) -> None:
     urls = tmp_path / "urls.txt"

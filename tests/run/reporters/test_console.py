@@ -43,22 +43,6 @@ def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str
     return "\n".join(line.plain for line in ending(facts_of(total, run), width)) + "\n"
 
 
-def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_first() -> None:
-    lines = shown(TOTAL).splitlines()
-    first = [line.split() for line in lines if line[:1].strip() and not line.startswith(("outcome", "to "))][:4]
-    assert first == [
-        ["success", "900", "90.0%"],
-        ["http_404", "60", "6.0%"],
-        ["timeout_total", "39", "3.9%"],
-        ["http_429", "1", "0.1%"],
-    ]
-    gone = next(number for number, line in enumerate(lines) if line.startswith("http_404"))
-    assert "get a newer list" in lines[gone + 1]
-    assert lines[gone + 2].strip() == "e.g. http://a.example/gone.jpg"
-    assert "longer --timeout" in shown(TOTAL)
-    assert "--host_delay" in shown(TOTAL)
-
-
 def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
     run = replace(reported("s3://bucket/dataset/"), finished=frozenset({3, 4}))
     words = shown(replace(TOTAL, shards=2, skipped_shards=2), run)
@@ -67,14 +51,6 @@ def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
     assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
     many = replace(reported(), finished=frozenset(range(0, 2000, 2)))
     assert "to load without any2ds: the files that .any2ds/shards lists" in shown(TOTAL, many)
-
-
-def test_all_outcomes_have_their_rows_and_the_most_frequent_are_explained() -> None:
-    codes = {code: number + 1 for number, code in enumerate(sorted(FAILURE_CODES)[:20])}
-    lines = shown(RunReport(shards=1, count=sum(codes.values()), failed_to_download=210, status_dict=codes))
-    counted = [line.split()[:2] for line in lines.splitlines() if line.split(" ")[0] in codes]
-    assert counted == [[code, str(rows)] for code, rows in sorted(codes.items(), key=lambda item: -item[1])]
-    assert sum(failure_code(code).meaning in lines for code in codes) == 12
 
 
 def test_nothing_of_a_list_or_a_server_reaches_the_terminal_as_more_than_words() -> None:

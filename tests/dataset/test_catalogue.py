@@ -5,23 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
-from any2ds import download, retry, verify
+from any2ds import download, retry
 from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
-from any2ds.core.stats import Stats
 from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, gaps, opened, pattern, to_json
-from any2ds.storage.opening import open_folder
 from any2ds.testing.server import Server, serve
 
 _NAMES = Layout(10, 5)
@@ -48,12 +43,6 @@ def go(server: Server, tmp_path: Path) -> Go:
         return download(urls, **{"output_folder": tmp_path / "out", **given, **options})
 
     return run
-
-
-def falsify(out: Path) -> None:
-    """Let the list say 7 bytes of its first shard."""
-    path = out / ".any2ds/shards"
-    path.write_text(re.sub(r'"bytes":\d+,"exts"', '"bytes":7,"exts"', path.read_text(), count=1))
 
 
 def listed(out: Path) -> Any:
@@ -160,53 +149,6 @@ class TestRun:
         assert [entry["url"] for entry in listed(tmp_path / "out")["shardlist"]] == ["../00000", "../00001"]
         assert listed(tmp_path / "out")["pattern"] == "{00000..00001}"
 
-    def test_overwriting_removes_it(self, go: Go, tmp_path: Path) -> None:
-        go(*range(6))
-        go(99, incremental_mode="overwrite")
-        expect_true(tmp_path / "out")
-        assert listed(tmp_path / "out")["shards"] == 1
-
-    def test_after_kill_9_the_next_run_writes_it(self, tmp_path: Path) -> None:
-        out, names = tmp_path / "out", [f"{number}.bin" for number in range(6)]
-        (tmp_path / "media").mkdir()
-        for name in names:
-            (tmp_path / "media" / name).write_bytes(b"x")
-        with serve(tmp_path / "media", {"5.bin": ["hold", "ok"]}) as server:
-            (tmp_path / "urls.txt").write_text("\n".join(map(server.url, names)))
-            command = [sys.executable, "-m", "any2ds", f"--url_list={tmp_path / 'urls.txt'}", f"--output_folder={out}"]
-            command += ["--output_format=webdataset", "--number_sample_per_shard=2", "--quiet", "--timeout=0"]
-            with subprocess.Popen(command) as running:
-                wait_until(lambda: (out / "00001_stats.json").exists())
-                running.kill()
-            server.release()
-            subprocess.run(command, check=True)
-        expect_true(out)
-        assert listed(out)["shards"] == 3
-
-    def test_on_an_object_store(self, s3_server: None, server: Server, tmp_path: Path) -> None:
-        fs = fsspec.filesystem("s3")
-        fs.mkdir("catalogue")
-        options = {"output_format": "webdataset", "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
-        urls = [server.url(f"{number}.bin") for number in (0, 99, 2, 3)]
-        out = open_folder("s3://catalogue/out")
-        download(urls, output_folder=out.url, **options)
-        (tmp_path / "media" / "99.bin").write_bytes(b"late" * 1000)
-        retry(out.url, codes="all", distributor="inline", quiet=True)
-        said = json.loads(out.read(".any2ds/shards") or b"")
-        assert (said["open"], said["pattern"]) == (False, "{00000..00002}.tar")
-        assert [entry["nsamples"] for entry in said["shardlist"]] == [1, 2, 1]
-        sizes = {info["name"].rpartition("/")[2]: info["size"] for info in out.listed()}
-        assert [entry["filesize"] for entry in said["shardlist"]] == [sizes[f"0000{n}.tar"] for n in range(3)]
-        assert sizes["00001.tar.idx"] == 24
-        assert verify(out.url, quiet=True).findings == ()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
 
 class TestValues:
     def test_what_is_written_is_read_again(self) -> None:
@@ -219,9 +161,6 @@ class TestValues:
         assert list(found.table.entries()) == entries
         assert not found.is_open
         assert ShardList.read(io.BytesIO(opened(closed))).is_open
-
-    def test_a_list_without_shards_is_one(self) -> None:
-        assert json.loads(to_json(ShardTable.of([]), OutputOptions(), is_open=False))["shardlist"] == []
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the system tells there what a process has taken at most")
     def test_a_long_list_takes_the_memory_of_its_bytes(self) -> None:
@@ -243,7 +182,3 @@ class TestValues:
         taken, size = map(int, said.split())
         assert size > 4 << 20
         assert taken < 6 * size
-
-    def test_stats_of_img2dataset_tell_less(self) -> None:
-        stats = b'{"count": 10, "successes": 8, "failed_to_download": 2, "failed_to_resize": 0, "status_dict": {}}'
-        assert ShardEntry.of_stats(3, Stats.parse(stats), 20480) == ShardEntry(3, 10, 8, 0, 20480, {})

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -314,13 +313,6 @@ def test_rows_and_samples_are_told_apart(kitchen: Kitchen, capsys: pytest.Captur
     assert sum(each.files for each in shown.types.values()) == 21
 
 
-def test_nothing_is_stored_where_the_format_stores_nothing(kitchen: Kitchen) -> None:
-    report = kitchen.download(output_format="dummy")
-    assert (report.successes, report.samples) == (7, 21)
-    assert kitchen.retry().samples == 3
-    assert verify(kitchen.out, quiet=True).ok
-
-
 # --- what verify finds ---
 
 
@@ -339,10 +331,6 @@ def found(kitchen: Kitchen, **options: Any) -> Mapping[str, str]:
     for one in report.findings:
         words[one.kind] = f"{words.get(one.kind, '')}{one.message}\n"
     return words
-
-
-def rename(rows: list[dict[str, Any]], was: str, now: str) -> None:
-    next(row for row in rows if row["key"] == was)["key"] = now
 
 
 def test_verify_compares_stored_bytes_with_sizes(kitchen: Kitchen) -> None:
@@ -369,44 +357,11 @@ def test_verify_notices_a_byte_in_files_that_are_as_they_came_and_in_others(kitc
     assert not any("changed on the way" in note for note in report.notes)
 
 
-def test_verify_says_where_a_dataset_has_no_checksum_of_changed_files(kitchen: Kitchen) -> None:
-    """As one that was made before there were any."""
-    kitchen.download()
-    for path in kitchen.out.glob("*.parquet"):
-        table = pq.read_table(path)
-        index = table.schema.get_field_index("stored_crc32")
-        pq.write_table(table.set_column(index, "stored_crc32", pa.nulls(len(table), pa.int64())), path)
-    report = verify(kitchen.out, quiet=True)
-    assert any(note.startswith("17 files were changed on the way") for note in report.notes)
-
-
-def test_what_verify_puts_back_is_made_again(kitchen: Kitchen) -> None:
-    kitchen.download()
-    before = kitchen.files()
-    edited(kitchen.out / "00001.parquet", lambda rows: rename(rows, f"{key(9)}_0003", f"{key(9)}_9"))
-    assert verify(kitchen.out, quiet=True, repair=True).repaired == (1,)
-    assert kitchen.download().samples == 13
-    assert kitchen.files() == before
-    kitchen.expect_right()
-
-
 def test_a_column_of_the_list_cannot_be_called_as_one_of_a_step(kitchen: Kitchen) -> None:
     rows = kitchen.rows().append_column("place", pa.array(["here"] * len(ORDERS)))
     with pytest.raises(OptionError, match="place"):
         kitchen.download(rows, save_additional_columns="number,place")
     assert not kitchen.out.exists()
-
-
-def test_counts_add_up_over_processes(kitchen: Kitchen) -> None:
-    report = kitchen.download(distributor="multiprocessing", processes_count=2)
-    assert (report.count, report.successes, report.samples) == (12, 7, 21)
-    assert Counter(row["status"] for row in kitchen.metadata()) == {
-        "success": 21,
-        "failed_to_subsample": 3,
-        "failed_to_download": 1,
-        "filtered": 4,
-    }
-    kitchen.expect_right()
 
 
 ROW_STEP = """

@@ -91,11 +91,6 @@ def test_too_many_splits_are_none() -> None:
     assert "more than 100" in description
 
 
-def test_a_dataset_without_samples_has_its_files() -> None:
-    assert split(entry(0, 0))["shardLengths"] == ["0"]
-    assert split()["shardLengths"] == []
-
-
 def test_files_are_written_for_what_can_be_read_alone() -> None:
     assert written(entry(0), output_format="arrayrecord")["dataset_info.json"]["fileFormat"] == "array_record"
     for output_format in ("parquet", "webdataset", "files", "dummy"):
@@ -226,14 +221,6 @@ def splits_in(folder: Path) -> dict[str, list[str]]:
         each["name"]: each["shardLengths"]
         for each in orjson.loads((folder / "dataset_info.json").read_bytes())["splits"]
     }
-
-
-def test_splits_are_counted_when_shards_are_made_and_made_again(make: Callable[..., Path]) -> None:
-    out = make(["train", "train", "test"])
-    assert splits_in(out) == {"train": ["1", "0"], "test": ["0", "1"]}
-    retry(str(out), codes="all", quiet=True, distributor="inline")
-    assert splits_in(out) == {"train": ["1", "0", "1"], "test": ["0", "1", "0"]}
-    assert not verify(str(out), quiet=True).notes
 
 
 def test_rows_that_failed_are_of_no_split(make: Callable[..., Path]) -> None:

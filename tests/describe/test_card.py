@@ -12,7 +12,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from any2ds import UsageError, card, download, inspect, report, retry, verify
+from any2ds import UsageError, card, download, inspect, retry, verify
 from any2ds.core.layout import Layout
 from any2ds.dataset.shards import ShardEntry
 from any2ds.describe.card.hub import features_of_columns, features_of_members, header, size_category, split
@@ -58,28 +58,6 @@ def head(text: str) -> dict[str, Any]:
 def rendered(text: str) -> str:
     """As HTML, with what people write in Markdown allowed: tables, HTML and links."""
     return str(MarkdownIt("commonmark", {"html": True, "linkify": False}).enable("table").render(split(text)[1]))
-
-
-def test_the_figures_are_those_of_inspect_and_of_the_report(make: Callable[..., Any], tmp_path: Path) -> None:
-    make(tmp_path / "birds")
-    report(tmp_path / "birds", format="json", output=tmp_path / "figures.json")
-    figures = json.loads((tmp_path / "figures.json").read_bytes())
-    made = card(tmp_path / "birds", license="cc-by-4.0", language="en,de")
-    assert made.path == str(tmp_path / "birds" / "README.md")
-    assert Path(made.path).read_text(encoding="utf-8") == made.text
-    found = inspect(tmp_path / "birds")
-    reported = (found.rows, found.samples, found.successes, found.bytes, found.shards, found.outcomes)
-    names = ("rows", "samples", "successes", "bytes", "shards", "outcomes")
-    assert reported == tuple(figures[name] for name in names) == (7, 5, 5, 60, 3, {"success": 5, "http_404": 2})
-    page = rendered(made.text)
-    assert f"<td>{found.samples}</td>" in page
-    assert "5 samples of 7 rows" in page
-    assert '<code>http_404</code></td>\n<td style="text-align:right">2</td>' in page
-    reported = head(made.text)
-    assert (reported["pretty_name"], reported["license"], reported["language"]) == ("birds", "cc-by-4.0", ["en", "de"])
-    assert reported["size_categories"] == ["n<1K"]
-    (config,) = reported["configs"]
-    assert config["data_files"] == [{"split": "train", "path": "[0-9]*.tar"}]
 
 
 def test_what_was_not_sampled_and_did_not_fail_is_not_mentioned(make: Callable[..., Any], tmp_path: Path) -> None:
@@ -165,22 +143,6 @@ def test_other_commands_do_not_mind_it(form: str, make: Callable[..., Any], tmp_
         ".any2ds/segments",
         ".any2ds/shards",
     }
-
-
-def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> None:
-    import fsspec
-
-    store = fsspec.filesystem("s3")
-    store.mkdir("cards")
-    make("s3://cards/birds", "parquet")
-    assert card("s3://cards/birds").path == "s3://cards/birds/README.md"
-    text = store.cat_file("cards/birds/README.md").decode()
-    assert head(text)["pretty_name"] == "birds"
-    assert [config["config_name"] for config in head(text)["configs"]] == ["default", "all_rows"]
-    assert verify("s3://cards/birds", quiet=True).ok
-    store.pipe_file("cards/birds/README.md", b"mine")
-    with pytest.raises(UsageError, match="not written by any2ds"):
-        card("s3://cards/birds")
 
 
 def test_a_dataset_without_a_finished_shard(make: Callable[..., Any], tmp_path: Path) -> None:

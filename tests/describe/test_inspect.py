@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from any2ds import UsageError, download, inspect, load
+from any2ds import download, inspect
 from any2ds.describe.screen import show
 from any2ds.testing.server import Server, serve
 
@@ -58,21 +58,6 @@ def shown(summary: Any) -> str:
     return stream.getvalue()
 
 
-def test_the_figures_of_a_dataset(out: Path) -> None:
-    found = inspect(out)
-    assert (found.shards, found.rows, found.successes, found.failed, found.duplicates) == (3, 10, 6, 4, 0)
-    assert (found.bytes, found.outcomes) == (75, {"success": 6, "http_404": 4})
-    assert found.columns["n"] == "int64"
-    assert (found.sizes.smallest, found.sizes.largest) == (10, 15)
-    assert sum(each.files for each in found.types.values()) == 6
-    assert [sample["key"] for sample in found.metadata_rows] == ["000000", "000001", "000002", "000003", "000011"]
-    assert (found.missing, found.unfinished, found.is_whole, found.problems) == ((), 0, True, ())
-    assert json.loads(json.dumps(found.to_json()))["rows"] == 10
-    said = shown(found)
-    for words in ("3 finished", "10: 6 stored (60.0%), 4 failed", "75 bytes, 12 bytes on average", "n int64", "404"):
-        assert words in said
-
-
 def test_nothing_of_a_list_reaches_the_terminal_raw(out: Path) -> None:
     stats = json.loads((out / "00000_stats.json").read_text())
     stats["status_dict"] = {"success": 4, f"bad {EVIL}\n": 1}
@@ -101,12 +86,6 @@ def test_what_is_missing_or_broken_is_told_and_the_rest_is_shown(out: Path) -> N
     assert "problem: 00000_stats.json" in said
 
 
-def test_no_samples_are_no_problem(out: Path) -> None:
-    found = inspect(out, samples=0)
-    assert (found.metadata_rows, found.problems, found.coverage.shards_of_metadata) == ((), (), 3)
-    assert (sum(each.files for each in found.types.values()), found.sizes.largest) == (6, 15)
-
-
 def test_the_average_is_of_files_whose_size_is_known(out: Path) -> None:
     stats = json.loads((out / "00000_stats.json").read_text())
     known = 75 - stats.pop("bytes")
@@ -129,15 +108,6 @@ def test_a_folder_of_img2dataset(tmp_path: Path) -> None:
     assert "<urlopen error timed out>" in shown(found)
 
 
-def test_many_shards_are_looked_at_in_a_moment(out: Path) -> None:
-    stats = (out / "00000_stats.json").read_text()
-    for n in range(3, 3000):
-        (out / f"{n:05d}_stats.json").write_text(stats.replace('"shard_id": 0', f'"shard_id": {n}'))
-    found = inspect(out)
-    assert (found.shards, found.rows) == (3000, 4 * 2999 + 2)
-    assert found.metadata_rows
-
-
 def test_pixels_and_the_options_of_a_preset_that_were_given(tmp_path: Path) -> None:
     with serve(PICTURES) as server:
         urls = [server.url(path.name) for path in sorted(PICTURES.glob("bars-0*.jpg"))]
@@ -152,14 +122,6 @@ def test_pixels_and_the_options_of_a_preset_that_were_given(tmp_path: Path) -> N
     assert "resize_mode=no" in shown(plain)
     with Image.open(PICTURES / "bars-01.jpg") as image:
         assert plain.widths.smallest <= image.width <= plain.widths.largest
-
-
-def test_a_folder_that_is_not_there_is_one_error_without_those_behind_it(tmp_path: Path) -> None:
-    for call in (inspect, load):
-        with pytest.raises(UsageError, match="no such folder") as raised:
-            call(tmp_path / "absent")
-        assert raised.value.__suppress_context__
-        assert raised.value.__cause__ is None
 
 
 def test_it_fits_a_terminal_of_80_columns(out: Path) -> None:

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pypdfium2
 import pytest
 
-from any2ds import UsageError, card, download, inspect, report, retry, verify
+from any2ds import card, download, inspect, report, retry
 from any2ds.cli import parse
-from any2ds.cli import run as run_command
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
 from any2ds.describe.rendering import plain
@@ -322,54 +321,6 @@ def test_a_run_leaves_its_report(server: Server, tmp_path: Path, with_report: No
     assert (out / "report.html").stat().st_mtime_ns == before
     download(rows[:1], **options, incremental_mode="overwrite")
     assert 'data-figure="rows">1<' in (out / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_page_of_somebody_else_is_left_alone(
-    server: Server, tmp_path: Path, with_report: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "report.html").write_text("mine")
-    download([{"url": server.url("note.txt")}], output_folder=out, distributor="inline", quiet=True)
-    words = f"report.html in {str(out)!r} is not of any2ds: --output=FILE writes to another place"
-    reported = [record.getMessage() for record in caplog.records if "report.html" in record.getMessage()]
-    assert reported == [f"report.html cannot be written: {words}"]
-    with pytest.raises(UsageError, match="not of any2ds"):
-        report(out)
-    options = {"incremental_mode": "overwrite", "distributor": "inline", "quiet": True}
-    download([{"url": server.url("note.txt")}], output_folder=out, **options)
-    assert (out / "report.html").read_text() == "mine"
-    report(out, output=tmp_path / "page.html")
-    assert "Moss" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_other_commands_know_the_page(dataset: Path) -> None:
-    assert (dataset / "report.html").exists()
-    assert verify(dataset, quiet=True).ok
-    assert inspect(dataset).rows == 60
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["report", "--samples=0", "--output=FILE"],
-        ["report", "--format=md", "--output=FILE"],
-        ["report", "--format=json", "--output=FILE"],
-        ["verify", "--json=FILE"],
-        ["inspect", "--json=FILE"],
-    ],
-)
-def test_what_is_written_replaces_nothing_but_what_any2ds_has_written(
-    dataset: Path, tmp_path: Path, arguments: list[str]
-) -> None:
-    file = tmp_path / "urls.txt"
-    command = [*(argument.replace("FILE", str(file)) for argument in arguments), str(dataset)]
-    file.write_text("http://host/a.jpg\n")
-    assert run_command(command) == 2
-    assert file.read_text() == "http://host/a.jpg\n"
-    file.write_text("")
-    for _ in range(2):
-        assert run_command(command) == 0
 
 
 @pytest.mark.parametrize("place", ["-", None, "page.html"])

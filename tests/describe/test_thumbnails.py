@@ -5,7 +5,6 @@ import io
 import pickle
 import subprocess
 import sys
-import threading
 import wave
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.dataset.shard_sample import ShardSample
-from any2ds.describe import preview
 from any2ds.describe.pictures import View
 from any2ds.describe.preview import PreviewPool, as_it_is, beginning_of
 from any2ds.describe.thumbnails import Thumbnail, thumbnails
@@ -86,13 +84,6 @@ def test_the_same_samples_for_the_same_seed(server: Server, tmp_path: Path) -> N
     assert keys[1] != keys[2] or keys[1] != keys[3]
 
 
-def test_a_store_is_asked_for_the_samples_alone(server: Server, tmp_path: Path) -> None:
-    out = made(server, "memory://thumbnails/out")
-    found = by_name(thumbnails(ShardSample.of(out)))
-    assert found["photo1.jpg"].view.picture is not None
-    assert len(found) == len(assortment()) - 1
-
-
 def test_shards_of_others_and_damaged_ones(server: Server, tmp_path: Path) -> None:
     out = made(server, tmp_path / "out", number_sample_per_shard=7)
     for index in out.glob("*.idx"):  # as other tools leave theirs
@@ -105,25 +96,6 @@ def test_shards_of_others_and_damaged_ones(server: Server, tmp_path: Path) -> No
 
 def test_an_end_to_time(server: Server, tmp_path: Path) -> None:
     assert thumbnails(ShardSample.of(str(made(server, tmp_path / "out", TEXTS))), seconds=0) == []
-
-
-def test_what_was_made_before_time_is_up_is_kept(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sample = ShardSample.of(str(made(server, tmp_path / "out", [*TEXTS, "photo0.jpg"])))  # all in one shard
-    released = threading.Event()
-    view = PreviewPool.view
-
-    def hangs_at_pictures(pool: PreviewPool, data: bytes, mime_type: str, *more: Any) -> View:
-        if mime_type == "image/jpeg":
-            released.wait()
-        return view(pool, data, mime_type, *more)
-
-    monkeypatch.setattr(PreviewPool, "view", hangs_at_pictures)
-    try:
-        assert len(thumbnails(sample, seconds=1)) == len(TEXTS)
-    finally:
-        released.set()
 
 
 def test_the_process_that_decodes_starts_without_the_libraries_for_tables() -> None:
@@ -141,15 +113,6 @@ def test_a_bomb_is_not_decoded() -> None:
     with PreviewPool() as previews:
         assert previews.view(bomb.getvalue(), "image/png", "png") == View("image", facts="9000 x 9000")
         assert as_it_is(bomb.getvalue()) is None
-
-
-def test_a_child_that_dies_costs_one_thumbnail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preview, "_PATIENCE", 1e-4)
-    picture = encoded(photograph(600, 400), "PNG")
-    with PreviewPool() as previews:
-        assert previews.view(picture, "image/png", "png") == View("image")
-        monkeypatch.undo()
-        assert previews.view(picture, "image/png", "png").picture is not None
 
 
 def test_without_the_libraries_small_safe_images_are_shown_as_they_are() -> None:

@@ -1,8 +1,5 @@
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +16,7 @@ from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.lock.lock_file import LockRef
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
-from any2ds.testing.processes import LONG, wait_until, wait_until_gone
+from any2ds.testing.processes import LONG, wait_until
 from any2ds.worker.worker import ShardWorker
 
 
@@ -82,27 +79,3 @@ def test_a_process_that_does_not_read_holds_nobody_up() -> None:
     child.end()
     child.wait(time.monotonic() + LONG)
     assert child.was_killed
-
-
-def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        """
-        from any2ds.config.options import Config
-        from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-        from any2ds.testing.distributing import ScriptedWorker, jobs_of
-        from any2ds.core.reports import ShardReport
-
-        distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
-        for event in distributor.map(ScriptedWorker(hanging=frozenset({1})), jobs_of(3)):
-            if isinstance(event, ShardReport):
-                print(int(event.start_time), flush=True)
-        """
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    with parent.stdout as output:
-        pid = int(output.readline())
-        os.kill(pid, 0)
-        parent.kill()
-        parent.wait()
-        wait_until_gone([pid])

@@ -23,32 +23,6 @@ def fetch(*answers: bytes, **options: Any) -> list[Payload | Failure]:
     return [found[position] for position in sorted(found)]
 
 
-def codes(outcomes: list[Payload | Failure]) -> list[str]:
-    return [outcome.code if isinstance(outcome, Failure) else "success" for outcome in outcomes]
-
-
-def test_files_whose_servers_opt_out_are_not_taken() -> None:
-    answers = [
-        b"X-Robots-Tag: noai",
-        b"x-robots-tag: nofollow\r\nX-ROBOTS-TAG: NoImageAI",
-        b"X-Robots-Tag: any2ds: noindex",
-        b"X-Robots-Tag: otherbot: noai",
-        b"X-Robots-Tag: nofollow",
-    ]
-    found = fetch(*answers)
-    assert codes(found) == ["opted_out"] * 3 + ["success"] * 2
-    assert isinstance(found[1], Failure)
-    assert (found[1].detail, found[1].http_status) == ("X-Robots-Tag: noimageai", 200)
-    assert codes(fetch(*answers, disallowed_header_directives="nofollow")) == [
-        "success",
-        "opted_out",
-        "success",
-        "success",
-        "opted_out",
-    ]
-    assert codes(fetch(*answers, disallowed_header_directives=None)) == ["success"] * 5
-
-
 def test_validators_are_kept_as_they_are_given() -> None:
     found = fetch(b'ETag: "caf\xe9"\r\nLast-Modified: Sat, 01 Jan 2022 00:00:00 GMT', b"Expires: 0")
     assert isinstance(found[0], Payload)

@@ -94,12 +94,6 @@ def test_addresses_of_both_kinds_come_through_aliases() -> None:
         assert words(made.resolve("none.test")) == "the name has no address"
 
 
-def test_an_answer_that_is_too_long_for_a_datagram_comes_over_tcp() -> None:
-    with serve_dns({"long.test": ["truncate a:127.0.0.4"]}) as server, client(server.address) as made:
-        assert made.resolve("long.test") == ("127.0.0.4",)
-        assert server.over_tcp
-
-
 def test_one_question_per_name_however_many_wait() -> None:
     with serve_dns({"a.test": ["delay:0.1 a:127.0.0.1"]}) as server, client(server.address) as made:
         assert [made.resolver.lookup("a.test", "a.test") for _ in range(1000)] == [None] * 1000
@@ -233,22 +227,6 @@ def test_names_that_cannot_be_asked_for_fail() -> None:
         assert not server.counts
 
 
-def test_memory_and_questions_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dns, "IN_FLIGHT", 8)
-    monkeypatch.setattr(dns, "CACHED", 20)
-    hosts = [f"h{n}.test" for n in range(50)]
-    with serve_dns({"h0.test": ["drop"]}) as server, client(server.address) as made:
-        for host in hosts:
-            assert made.resolver.lookup(host, host) is None
-        assert made.resolver._asking == 8
-        for host in hosts[1:]:
-            assert made.wait(host) == HOME
-            assert made.resolver._asking <= 8
-        assert len(made.resolver._known) == 20
-        assert made.resolver.lookup(hosts[-1], hosts[-1]) == HOME
-        assert made.resolver.lookup(hosts[1], hosts[1]) is None
-
-
 def test_closing_waits_for_nobody() -> None:
     with serve_dns({"a.test": ["drop"]}) as server:
         made = Client(server.address)
@@ -334,39 +312,6 @@ def _steps(redirects: dict[str, str]) -> dict[str, Any]:
     return {path: [Step.parse(f"redirect:{target}")] for path, target in redirects.items()}
 
 
-def test_secrets_stay_with_the_host_that_they_are_for(folder: Path) -> None:
-    options = {"headers": "Authorization: Bearer s3cret, X-Own: key, Referer: https://a.test/"}
-    with serve(folder) as server, serve_dns() as names:
-        there, here = f"http://other.test:{server.port}/a", f"http://u:p@one.test:{server.port}/"
-        server._script.update(_steps({"away": there, "stay": "a"}))
-        fetch([here + "away"], nameservers=names.address, thread_count=1)
-        fetch([here + "stay"], nameservers=names.address, thread_count=1)
-        away = [request.headers.get("Authorization") for request in server.requests]
-        assert away[0] == away[2] == away[3] == "Basic dTpw"
-        assert away[1] is None
-        server.requests.clear()
-        url = f"http://one.test:{server.port}/away"
-        found = fetch([url, url], nameservers=names.address, thread_count=1, **options)
-        names_sent = ("Authorization", "X-Own", "Referer")
-        seen = [tuple(request.headers.get(name) for name in names_sent) for request in server.requests]
-        assert seen == [("Bearer s3cret", "key", "https://a.test/"), (None, None, "https://a.test/")] * 2
-        assert isinstance(found[0].outcome, Payload)
-        inside = server._script | _steps({"in": f"http://u:p@two.test:{server.port}/a"})
-        server._script.update(inside)
-        outcome = one(f"http://one.test:{server.port}/in", nameservers=names.address)
-        assert isinstance(outcome, Payload)
-        assert outcome.final_url == f"http://two.test:{server.port}/a"
-
-
-def test_the_address_is_checked_that_is_connected_to(folder: Path) -> None:
-    with serve(folder) as server, serve_dns({"evil.test": ["a:127.0.0.1 ttl:0"]}) as names:
-        url = f"http://evil.test:{server.port}/a"
-        outcome = one(url, nameservers=names.address, block_private_addresses=True)
-        assert isinstance(outcome, Failure)
-        assert outcome.code == "blocked_address"
-        assert not server.requests
-
-
 def test_resolving_takes_its_time_from_the_row() -> None:
     with serve_dns({"slow.test": ["drop"]}) as names:
         total = one("http://slow.test/a", nameservers=names.address, timeout=0.5)
@@ -377,13 +322,6 @@ def test_resolving_takes_its_time_from_the_row() -> None:
     for failure in (total, connect):
         assert "while resolving the host name" in failure.detail
         assert 0.5 <= float(failure.detail.split()[1]) < 20
-
-
-def test_a_lookup_that_was_slow_leaves_less_time_to_connect(folder: Path) -> None:
-    with serve(folder) as server, serve_dns({"slow.test": ["delay:0.3 a:127.0.0.1"]}) as names:
-        urls = [f"http://slow.test:{server.port}/a", server.url("a")] * 3
-        found = fetch(urls, nameservers=names.address, connect_timeout=5, thread_count=1)
-        assert all(isinstance(fetched.outcome, Payload) for fetched in found.values())
 
 
 def test_a_lie_costs_the_rows_of_its_moment_and_no_more(folder: Path) -> None:
@@ -418,19 +356,6 @@ def test_names_of_the_system_are_left_to_the_system(folder: Path) -> None:
         assert isinstance(outcome, Failure)
         assert outcome.code == "dns"
         assert not names.counts
-
-
-def test_closing_in_the_middle_of_a_lookup_is_immediate() -> None:
-    with serve_dns({"a.test": ["drop"]}) as names:
-        made = Config.from_options({"url_list": "-", "nameservers": names.address}).fetch
-        fetcher = UrlFetcher(made, Buffer(1 << 20, 8))
-        batches = iter(fetcher.fetch(rows_of(["http://a.test/"])))
-        while not names.counts:
-            next(batches)
-        started = time.monotonic()
-        fetcher.close()
-        assert time.monotonic() - started < 2.0  # a question is given up later
-        del batches
 
 
 def test_a_thousand_hosts_and_a_fifth_of_the_questions_lost(folder: Path) -> None:

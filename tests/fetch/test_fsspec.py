@@ -23,7 +23,6 @@ from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.core.schemes import FILE_SYSTEMS, GUARDED
-from any2ds.fetch.engines.fsspec import next_piece
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.server import serve
@@ -149,15 +148,6 @@ def test_an_object_of_s3_that_is_replaced_meanwhile_is_no_mixture(s3: Any) -> No
         file.read(1 << 18)
 
 
-def test_many_objects_of_a_bucket_share_a_client(fetch: Any, s3: Any) -> None:
-    for n in range(100):
-        s3.pipe_file(f"media/many/{n}", b"%d" % n)
-    with counted() as (requests, _):
-        outcomes = fetch([f"s3://media/many/{n}" for n in range(100)], thread_count=4)
-        assert [outcome.body.read() for outcome in outcomes] == [b"%d" % n for n in range(100)]
-        assert len(requests) == 100
-
-
 def test_an_s3_without_credentials_denies_access(
     code: Any, s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -237,12 +227,6 @@ def test_sftp_rows_of_a_metadata_service_are_refused(fetch: Any) -> None:
     assert outcome.code == "blocked_address"
 
 
-def test_what_anybody_can_read_needs_no_leave(fetch: Any) -> None:
-    inline, ftp = fetch(["data:,a", "ftp://127.0.0.1:1/a"], allow_schemes=None)
-    assert inline.body.read() == b"a"
-    assert ftp.code == "connect"
-
-
 def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     for url in (f"file://{tmp_path}/secret", "memory://media/a.jpg", "sftp://127.0.0.1/etc/passwd"):
@@ -280,17 +264,6 @@ def test_a_store_that_does_not_answer_is_cut_without_a_timeout(fetch: Any, s3: A
         patch.setenv("AWS_ENDPOINT_URL", silent.base_url)
         outcomes = fetch(["s3://bucket/a"] * 2, timeout=0, stall_timeout=0.5)
     assert [outcome.code for outcome in outcomes] == ["timeout_stalled"] * 2
-
-
-def test_pieces_are_as_big_as_the_speed_allows() -> None:
-    first, most = 1 << 18, 1 << 22
-    assert next_piece(first, 0.001, limit=30, most=most) == most
-    assert next_piece(first, 2.0, limit=30, most=most) == 983_040  # a quarter of the 30 s at 131 072 bytes/s
-    assert next_piece(first, 20.0, limit=30, most=most) == 98_304
-    assert next_piece(first, 200.0, limit=30, most=most) == 65_536
-    assert next_piece(first, 20.0, limit=0, most=most) == most
-    assert next_piece(first, 0.0, limit=30, most=1000) == 1000
-    assert next_piece(1000, 20.0, limit=30, most=1000) == 1000
 
 
 def test_nothing_that_a_redirect_leads_to_is_a_file_system(code: Any, s3: Any, tmp_path: Path) -> None:

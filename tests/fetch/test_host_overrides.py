@@ -62,16 +62,6 @@ def test_opt_outs_may_differ_and_limits_too(fetch: Any, folder: Path) -> None:
         assert other.max_concurrent > 1
 
 
-def test_what_is_meant_for_one_host_does_not_follow_a_redirect_to_another(one: Any, folder: Path) -> None:
-    headers = ["Authorization: Bearer x", "Cookie: own=1", "X-Own: key"]
-    with two(folder) as (start, end):
-        hosts = {at(start): {"headers": headers, "user_agent": "agreed/1"}}
-        assert isinstance(one(start.url("r"), hosts=hosts), Payload)
-        assert sent(start) == {"Authorization": "Bearer x", "Cookie": "own=1", "X-Own": "key"}
-        assert sent(end) == {}
-        assert end.requests[0].headers["User-Agent"].startswith("any2ds/")
-
-
 def test_the_host_that_is_redirected_to_gets_its_own(one: Any, folder: Path) -> None:
     with two(folder) as (start, end):
         hosts = {at(end): {"headers": "Authorization: Bearer end", "user_agent": "agreed/1"}}
@@ -160,16 +150,6 @@ def test_a_redirect_takes_the_proxy_of_its_target_and_no_other(one: Any, folder:
             assert outcome.code == "blocked_address"
             assert len(first.asked) == 2
             assert len(end.requests) == 2
-
-
-def test_thousands_of_rows_of_two_profiles(fetch: Any, folder: Path) -> None:
-    with serve(folder) as server, serve(folder) as other:
-        hosts = {at(server): {"user_agent": "agreed/1"}}
-        urls = [server.url("a.jpg"), other.url("a.jpg")] * 2_500
-        found = fetch(urls, hosts=hosts, thread_count=100, timeout=60)
-        assert sum(isinstance(outcome, Payload) for outcome in found) == 5_000
-        assert {request.headers["User-Agent"] for request in server.requests} == {"agreed/1"}
-        assert "agreed/1" not in {request.headers["User-Agent"] for request in other.requests}
 
 
 def test_the_name_in_a_certificate_counts_too(fetch: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,22 +150,6 @@ def test_hosts_are_spread_over_files_that_are_opened_as_they_are_needed(path: Pa
     other.kill()
 
 
-def test_no_start_is_written_where_slots_are(path: Path) -> None:
-    slots = HostSlots(path)
-    for number in range(1000):
-        slots.acquire(f"{number}.example", 1, 1.0)
-    assert max(file.stat().st_size for file in path.iterdir()) <= 1 << 16
-
-
-@pytest.mark.skipif(os.utime not in os.supports_fd, reason="no files are removed by their age")
-def test_a_file_that_is_used_looks_new(path: Path) -> None:
-    HostSlots(path).acquire("h.example", 1, 0.0)
-    (file,) = path.iterdir()
-    os.utime(file, (0.0, 0.0))
-    HostSlots(path).acquire("h.example", 1, 0.0)
-    assert file.stat().st_mtime > 1e9
-
-
 def test_a_fetcher_can_be_imported_where_there_is_no_temporary_folder() -> None:
     script = """
 import tempfile

@@ -67,12 +67,6 @@ def test_the_certificate_of_a_proxy_is_always_verified(one: Any, folder: Path) -
         assert not proxy.asked
 
 
-def test_any_certificate_behind_a_proxy(one: Any, folder: Path) -> None:
-    with serve_proxy() as proxy, serve(folder, tls=True) as server:
-        assert one(server.url("a.jpg"), proxy=proxy.url).code == "tls"
-        assert isinstance(one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=True), Payload)
-
-
 def test_the_option_wins_over_the_environment(one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_proxy() as proxy, serve_proxy() as other, serve(folder) as server:
         monkeypatch.setenv("http_proxy", other.url)

@@ -12,7 +12,6 @@ from any2ds import download
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
-from any2ds.core.reports import RobotsCost
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.robots import LONGEST
@@ -158,20 +157,6 @@ def test_both_schemes_of_a_host_have_their_own(fetch: Fetch, tmp_path: Path, mon
     with serve(tmp_path / "plain") as plain, serve(tmp_path / "tls", tls=True) as tls:
         monkeypatch.setenv("SSL_CERT_FILE", tls.ca_file or "")
         assert fetch.codes([plain.url("a.jpg"), tls.url("a.jpg")]) == ["robots", "success"]
-
-
-def test_rows_of_an_unreachable_host_say_why(fetch: Fetch, tmp_path: Path) -> None:
-    with serve(site(tmp_path, None)) as server:
-        gone = server.url("a.jpg")
-    urls = [gone, "http://nowhere.invalid/", "http://127.0.0.1:99999/"]
-    assert fetch.codes(urls) == ["connect", "dns", "bad_url"]
-    assert fetch.fetcher.robots_cost() == RobotsCost()  # nobody was asked
-
-
-def test_address_rules_hold_for_it(fetch: Fetch, tmp_path: Path) -> None:
-    with serve(site(tmp_path, RULES)) as server:
-        assert fetch.codes([server.url("a.jpg")], block_private_addresses=True) == ["blocked_address"]
-        assert not server.requests
 
 
 def test_the_report_and_the_stats_tell_what_it_cost(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

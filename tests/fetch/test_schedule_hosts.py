@@ -451,14 +451,6 @@ def test_without_spare_places_the_slots_are_a_limit_for_hosts_that_hang_too() ->
     assert play.now < 40
 
 
-def test_a_host_that_refuses_for_ever_is_not_waited_for_for_ever() -> None:
-    play = Simulation(schedule(), hostile)
-    play.run(rows(["http://busy/"] * 2000))
-    assert {f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure)} == {"http_429"}
-    assert play.now < 15
-    assert len(play.starts["busy"]) < 60
-
-
 def test_a_host_that_stops_refusing_after_a_while_loses_nothing() -> None:
     def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
         return (0.01, Failure("fetch", "http_429", retry_after=1.0)) if now < 3 else (0.1, OK)

@@ -1,13 +1,11 @@
 """`any2ds.load`: a finished dataset as a sequence of samples, in every format."""
 
 import datetime
-import hashlib
 import io
 import multiprocessing
 import os
 import pickle
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -31,10 +29,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
-from any2ds.load import metadata as metadata_of_load
-from any2ds.load import opened as open_shards
 from any2ds.load import splits
-from any2ds.load.source import Source
 from any2ds.testing.server import Server, serve
 from any2ds.testing.writing import indexes, stored
 from any2ds.writers.formats.tfrecord import TfrecordWriter
@@ -187,13 +182,6 @@ class TestSource:
         }
         assert {name: ds.features[name] for name in types} == types
 
-    def test_samples_are_in_the_order_of_the_list_without_what_failed(
-        self, output_format: str, made: Callable[[str], Path]
-    ) -> None:
-        ds = any2ds.load(made(output_format))
-        assert [sample["key"] for sample in ds] == KEYS == ds.keys
-        assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
-
     def test_numbers_slices_and_lists(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format))
         every = list(ds)
@@ -308,15 +296,6 @@ class TestSource:
         assert [((s.get("note.txt") or b"").decode() or None, s.get("mask.bin")) for s in found] == wanted
         assert not any({"note_txt", "mask_bin"} & orjson.loads(s["json"]).keys() for s in found)
 
-    def test_split_and_where_are_the_same_in_every_format(
-        self, output_format: str, made: Callable[[str], Path]
-    ) -> None:
-        folder = made(output_format)
-        found = any2ds.load(folder, split="hash[:40%]", where="score >= 2 and tags is not null")
-        hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") for key in KEYS]
-        wanted = [key for key, own in zip(KEYS[4:], hashes[4:], strict=True) if own < 0.4 * 2**64]
-        assert [sample["key"] for sample in found] == found.keys == wanted
-
     def test_a_state_of_its_samples_and_no_others_is_taken(
         self, output_format: str, made: Callable[[str], Path], server: Server, tmp_path: Path
     ) -> None:
@@ -402,11 +381,6 @@ class TestSplits:
         assert any2ds.load(own, split="train[:3]").keys == KEYS[:3]
         assert any2ds.load(own, split="train[2:]+train[:3]").keys == [*KEYS[2:], *KEYS[:3]]
 
-    def test_hashes_share_the_samples_out(self, made: Callable[[str], Path]) -> None:
-        parts = [any2ds.load(made("webdataset"), split=f"hash[{n}%:{n + 25}%]").keys for n in (0, 25, 50, 75)]
-        assert sorted(key for part in parts for key in part) == KEYS
-        assert all(parts)
-
     def test_parts_that_meet_at_a_percentage_share_the_samples_out(self) -> None:
         for count in range(1, 203):
             for percent in (*range(101), "33.3"):
@@ -457,29 +431,6 @@ def keys_of(folder: Path, where: str) -> list[str]:
 
 
 class TestWhere:
-    @pytest.mark.parametrize(
-        ("where", "condition"),
-        [
-            ("label = 1", lambda row: row["label"] == 1),
-            ("label != 1 and score<4.5", lambda row: row["label"] != 1 and row["score"] < 4.5),
-            ("not (label in (1, 2) or score > 9)", lambda row: not (row["label"] in (1, 2) or row["score"] > 9)),
-            ("label not in (0)", lambda row: row["label"] != 0),
-            ("caption == 'größe 3' OR caption = \"größe 4\"", lambda row: row["caption"] in ("größe 3", "größe 4")),
-            ("final_url IS NULL", lambda row: True),
-            ("final_url is not null", lambda row: False),
-            ("final_url not in ('x')", lambda row: False),
-            ("not final_url in ('x')", lambda row: False),
-            ("-1 < label", lambda row: True),
-            ("0.5 < label <= 2 and label >= 1.5", lambda row: row["label"] == 2),
-        ],
-    )
-    def test_which_samples(
-        self, where: str, condition: Callable[[dict[str, Any]], bool], made: Callable[[str], Path]
-    ) -> None:
-        every = any2ds.load(made("webdataset"))
-        found = any2ds.load(made("webdataset"), where=where)
-        assert list(found) == [sample for sample in every if condition(sample)]
-
     @pytest.mark.parametrize(
         ("where", "condition"),
         [
@@ -580,28 +531,6 @@ class TestWhere:
         last = any2ds.load(tmp_path / "copy", split="all[-5:]", where="label = 1")
         assert [sample["key"] for sample in last] == [key for key in KEYS[-5:] if key in keys_of(folder, "label = 1")]
 
-    def test_metadata_are_read_some_shards_at_a_time(
-        self, made: Callable[[str], Path], own: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also where the data are in another order, as those of img2dataset."""
-        folder, asked = made("webdataset"), {"split": "hash[:50%]", "where": "label = 1"}
-        wanted = [sample["key"] for sample in any2ds.load(folder, **asked)]
-        monkeypatch.setattr(metadata_of_load, "_SHARDS_AT_ONCE", 2)
-        ds = any2ds.load(folder, **asked)
-        assert [sample["key"] for sample in ds] == ds.keys == wanted
-        assert any2ds.load(folder).keys == KEYS
-        shutil.rmtree(own / ".any2ds")
-        for path in own.glob("*_stats.json"):
-            described = orjson.loads(path.read_bytes())
-            path.write_bytes(orjson.dumps({name: described[name] for name in ("count", "successes")}))
-        assert any2ds.load(own, where="label = 1").keys == keys_of(folder, "label = 1")
-
-    def test_an_expression_of_pyarrow(self, made: Callable[[str], Path]) -> None:
-        found = any2ds.load(
-            made("webdataset"), where=pc.starts_with(pc.field("caption"), "größe 2"), split="train[:15]"
-        )
-        assert [sample["caption"] for sample in found] == ["größe 2"]
-
     @pytest.mark.parametrize(
         ("where", "message"),
         [
@@ -699,22 +628,6 @@ def bodies_of(sample: dict[str, Any]) -> list[bytes]:
 
 
 class TestOtherTools:
-    def test_a_folder_of_tar_files_of_webdataset(self, tmp_path: Path, cache: Path) -> None:
-        folder = tmp_path / "others"
-        folder.mkdir()
-        with webdataset.ShardWriter(str(folder / "train-%03d.tar"), maxcount=4, verbose=0) as sink:
-            for n in range(10):
-                sink.write({"__key__": f"a/{n:03d}", "jpg": b"image %d" % n, "txt": f"text {n}", "cls": n})
-        ds = any2ds.load(folder)
-        assert len(ds) == 10
-        assert ds[7] == {"key": "a/007", "ext": "jpg", "data": b"image 7", "cls": 7, "caption": "text 7"}
-        assert ds.keys == [f"a/{n:03d}" for n in range(10)]
-        assert list(cache.rglob("*.idx"))
-        assert list(any2ds.load(folder)) == list(ds)
-        assert any2ds.load(folder, where=pc.field("cls") == 3).keys == ["a/003"]
-        with pytest.raises(MissingColumns, match="no column 'x'"):
-            any2ds.load(folder, where=pc.field("x") == 1)
-
     def test_columns_are_those_of_the_first_samples(self, tmp_path: Path) -> None:
         with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
             for n in range(10):
@@ -1015,33 +928,6 @@ class TestBadInput:
             any2ds.load(own, **options)
 
     @pytest.mark.parametrize("output_format", FORMATS)
-    def test_shards_that_are_cut_missing_or_not_finished(
-        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
-    ) -> None:
-        own = shutil.copytree(made(output_format), tmp_path / "dataset")
-        end = {"webdataset": ".tar", "files": ""}.get(output_format, f".{output_format}")
-        cut = "it has 4 samples, its statistics 5" if output_format == "files" else "bytes, its statistics say"
-        data = own / f"00002{end}"
-        spoilt = min(data.glob("000022.*")) if data.is_dir() else data
-        good = spoilt.read_bytes()
-        for path in data.glob("000022.*") if data.is_dir() else []:
-            path.unlink()
-        if not data.is_dir():
-            data.write_bytes(good[:-512])
-        with pytest.raises(DamagedShard, match=rf"shard {data.name} of .*{cut}"):
-            list(any2ds.load(own))
-        shutil.rmtree(data) if data.is_dir() else data.unlink()
-        with pytest.raises(DamagedShard, match=rf"shard {data.name} of .* is missing|metadata of shard {data.name} "):
-            any2ds.load(own)
-        (own / "00002_stats.json").unlink()  # it is made anew now
-        (own / ".any2ds" / "shards").unlink()
-        assert any2ds.load(own).keys == [key for key in KEYS if not key.startswith("00002")]
-        for path in own.glob("*_stats.json"):
-            path.unlink()
-        with pytest.raises(OutputError, match="no finished shard"):
-            any2ds.load(own)
-
-    @pytest.mark.parametrize("output_format", FORMATS)
     def test_a_run_that_is_under_way(self, output_format: str, tmp_path: Path) -> None:
         """What it has finished is there, and nothing else; opened later there is more."""
         (tmp_path / "media").mkdir()
@@ -1060,20 +946,6 @@ class TestBadInput:
         assert ([sample["key"] for sample in finished], len(ds)) == (KEYS[:19], 19)
         assert list(ds) == finished
         assert any2ds.load(folder).keys == KEYS
-
-    def test_a_shard_that_is_cut_while_it_is_open(self, own: Path) -> None:
-        ds = any2ds.load(own)
-        assert ds[0]["key"] == KEYS[0]
-        os.truncate(own / "00000.tar", 3000)
-        with pytest.raises(DamagedShard, match=r"shard 00000\.tar .*: it ends at byte 3,000"):
-            list(ds)
-
-    def test_a_shard_that_is_removed_while_the_dataset_is_open(self, own: Path) -> None:
-        ds = any2ds.load(own)
-        (own / "00004.tar").unlink()
-        assert ds[0]["key"] == KEYS[0]
-        with pytest.raises(DamagedShard, match=r"shard 00004\.tar .*No such file"):
-            ds[-1]
 
     @pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
     def test_an_index_that_does_not_fit_its_shard(
@@ -1124,59 +996,10 @@ class TestBadInput:
         grown = any2ds.load(own, split="hash[:50%]").keys  # the others stay where they were
         assert [key for key in grown if key in KEYS] == half != grown
 
-    @pytest.mark.parametrize("output_format", ["parquet", "tfrecord", "arrayrecord"])
-    def test_garbled_and_truncated_shards_of_records(
-        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
-    ) -> None:
-        shutil.copytree(made(output_format), tmp_path / "dataset")
-        shard = tmp_path / "dataset" / f"00000.{output_format}"
-        ds = any2ds.load(tmp_path / "dataset")
-        good = shard.read_bytes()
-        place = good.index(content(2)) + 5
-        shard.write_bytes(good[:place] + b"\xff" + good[place + 1 :])
-        if output_format != "parquet":  # the others have checksums
-            with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} "):
-                list(ds)
-        shard.write_bytes(good[:-100])
-        with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} .* had .* when the dataset was opened"):
-            pickle.loads(pickle.dumps(ds))[2]
-
-    def test_a_file_that_is_missing(self, made: Callable[[str], Path], tmp_path: Path) -> None:
-        shutil.copytree(made("files"), tmp_path / "dataset")
-        ds = any2ds.load(tmp_path / "dataset")
-        assert ds[0]["data"] == content(0)
-        (tmp_path / "dataset" / "00000" / "000002.bin").unlink()
-        with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002.bin': .*No such file"):
-            ds[2]
-
     def test_a_format_without_files(self, server: Server, tmp_path: Path) -> None:
         folder = build(server, tmp_path / "dummy", "dummy")
         with pytest.raises(OutputError, match="stores no files"):
             any2ds.load(folder)
-
-
-def test_repr_names_folder_size_and_columns(made: Callable[[str], Path]) -> None:
-    shown = repr(any2ds.load(made("webdataset"), columns=["data", "label"]))
-    assert shown == f"<any2ds {str(made('webdataset'))!r}: 22 samples in 5 shards (data, label)>"
-
-
-def test_the_repr_is_short(made: Callable[[str], Path], server: Server, tmp_path: Path) -> None:
-    ds = any2ds.load(made("webdataset"))
-    folder = repr(str(made("webdataset")))
-    assert re.fullmatch(
-        rf"<any2ds {re.escape(folder)}: 22 samples in 5 shards \((\w+, ){{7}}\w+ and \d+ more columns\)>", repr(ds)
-    )
-    assert repr(ds.shards[:2]) == (
-        f"[<any2ds {folder}: 5 samples of 00000.tar>, <any2ds {folder}: 4 samples of 00001.tar>]"
-    )
-    assert repr(any2ds.load(made("webdataset"), where="label = 1").shards[0]) == (
-        f"<any2ds {folder}: 2 samples of 00000.tar>"
-    )
-    assert repr(any2ds.load(made("webdataset"), split="train[:0]", columns=["key"])) == (
-        f"<any2ds {folder}: 0 samples in 5 shards (key)>"
-    )
-    one = any2ds.load(build(server, tmp_path / "one", number_sample_per_shard=100), columns=["key"])
-    assert repr(one) == repr(one.shards[0]) == f"<any2ds {str(tmp_path / 'one')!r}: 22 samples in 1 shard (key)>"
 
 
 @pytest.mark.parametrize(
@@ -1190,12 +1013,6 @@ def test_a_library_that_is_not_installed_is_named(
     ds = any2ds.load(made("webdataset"))
     with pytest.raises(UsageError, match=f"{method} needs a library that is not installed: pip install {library}$"):
         getattr(ds, method)()
-
-
-def test_no_more_than_a_number_of_shards_is_open(made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_shards, "_MOST_OPEN", 2)
-    ds: Source = any2ds.load(made("webdataset"))
-    assert [ds[n]["key"] for n in (0, 21, 9, 14, 0)] == [KEYS[n] for n in (0, 21, 9, 14, 0)]
 
 
 def test_the_descriptors_of_a_process_are_enough_for_several_datasets(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from any2ds import download, parse_example, retry, verify
+from any2ds import download, retry, verify
 from any2ds.core.errors import MissingExtra
 from any2ds.describe.inspect import inspect
 from any2ds.testing.server import Server, serve
@@ -87,12 +87,3 @@ def test_a_list_of_one_row_and_a_shard_of_failures(server: Server, tmp_path: Pat
         assert data_of(out, output_format) == [(server.folder / "0.bin").read_bytes()]
         assert verify(out).ok
         assert inspect(out, samples=1).samples
-
-
-def test_the_values_of_a_record_are_to_be_had_without_tensorflow(server: Server, tmp_path: Path) -> None:
-    make(server, tmp_path / "out", "tfrecord")
-    content = (tmp_path / "out" / "00001.tfrecord").read_bytes()
-    record = content[12 : 12 + int.from_bytes(content[:8], "little")]
-    found = parse_example(record)
-    assert (found["key"], found["caption"], found["http_status"]) == ([b"000010"], ["größe 3".encode()], [200])
-    assert [list(found)[n] for n in (0, -1)] == ["key", "data"]

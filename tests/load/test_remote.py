@@ -165,16 +165,6 @@ def of_data(asked: list[tuple[str, str]]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("output_format", EACH_FORMAT)
-def test_requests_that_fail_are_made_again(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
-    bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
-    ds = any2ds.load(bucket.url)
-    with bucket.failing(0.2) as failed:
-        assert [ds[n]["data"] for n in range(0, ROWS, 2)] == [content(n) for n in range(0, ROWS, 2)]
-        assert [sample["data"] for sample in ds[::-2]] == [content(n) for n in range(ROWS)][::-2]
-    assert failed.total() or output_format == "parquet"  # whose row groups are read once
-
-
-@pytest.mark.parametrize("output_format", EACH_FORMAT)
 def test_a_store_that_refuses_or_hangs(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
     """In a shard that is open, where ranges of it are read, and in one that is not."""
     bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
@@ -252,20 +242,6 @@ def test_in_processes(method: str, bucket: Bucket, datasets: Callable[[str], Pat
     assert ds[0]["data"] == content(0)
     with multiprocessing.get_context(method).Pool(2, set_environment, (bucket.environment,)) as pool:
         assert [sample["data"] for sample in pool.map(ds.__getitem__, range(ROWS))] == [content(n) for n in range(ROWS)]
-
-
-def test_a_shard_that_is_not_there_any_more_or_is_another(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
-    store = bucket.connect()
-    store.put(str(datasets("webdataset")), bucket.url, recursive=True)
-    ds = any2ds.load(bucket.url)
-    store.pipe_file(f"{bucket.url}/00001.tar", b"short")
-    store.rm_file(f"{bucket.url}/00002.tar")
-    with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://"):
-        ds[5]
-    with pytest.raises(DamagedShard, match=r"shard 00002\.tar of 's3://"):
-        ds[10]
-    with pytest.raises(OutputError, match=r"no such folder|holds no dataset"):
-        any2ds.load(f"{bucket.url}/nothing")
 
 
 class TestCopies:
@@ -471,11 +447,6 @@ class TestRanges:
         assert "Signature" not in str(raised.value)
         assert ds[5]["data"] == content(5)
 
-    def test_a_store_that_fails_while_a_dataset_is_opened_is_asked_again(self, stored: Bucket) -> None:
-        with stored.failing(0.2) as failed:
-            assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
-        assert failed.total()
-
     def test_a_shard_that_is_replaced_while_it_is_open_is_an_error(self, stored: Bucket) -> None:
         ds, store = any2ds.load(stored.url), stored.connect()
         assert ds[0]["data"] == content(0)
@@ -567,11 +538,6 @@ class TestOtherTools:
         with pytest.raises(DamagedShard, match=r"00001\.tar .*replaced"):
             ds[5]
         assert any2ds.load(stored.url)[5]["data"] == content(5).replace(b"file 5", b"file 8")
-
-    def test_one_that_is_damaged_is_named(self, stored: Bucket) -> None:
-        stored.connect().pipe_file(f"{stored.url}/00001.tar", b"no tar file" * 1000)
-        with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://.*no member begins at byte 0"):
-            any2ds.load(stored.url)
 
     def test_those_of_img2dataset_are_looked_at_once(
         self, stored: Bucket, datasets: Callable[[str], Path], cache: Path

@@ -181,6 +181,7 @@ SCHEMES: list[tuple[str, str, dict[str, Any]]] = [
     ("{file}", "scheme_not_allowed", {}),
     ("{file}", "scheme_not_allowed", {"allow_schemes": "s3"}),
     ("{file}", "success", {"allow_schemes": "file"}),
+    ("{file}", "success", {"allow_schemes": "s3,FILE://"}),
     ("{file}.absent", "not_found", {"allow_schemes": "file"}),
     ("{file}", "blocked_address", {"allow_schemes": "file", "block_private_addresses": True}),
     ("s3://bucket/a", "scheme_not_allowed", {}),
@@ -341,6 +342,7 @@ def test_what_a_step_of_the_user_does_with_a_file(step: str, code: str) -> None:
     outcome = play.run(transform=f"steps_of_play.py:{step}", **timeout)
     assert outcome.code_of == {"a.txt": code, "b.txt": "success"}
     assert sum(outcome.codes.values()) == 2
+    assert (", 1 filtered" in outcome.screen) is (code == "filtered")
     if step in ("fails", "filters", "judges"):
         assert "not good" in outcome.metadata[0]["error_message"]
 

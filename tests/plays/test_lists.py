@@ -364,6 +364,33 @@ def test_the_place_and_the_text_of_a_bad_row_are_in_its_message() -> None:
     assert "surplus" in bad["error_message"]
 
 
+@pytest.mark.parametrize("dedupe", ["shard", "run"])
+def test_bad_rows_are_rows_of_a_sound_dataset_and_stay_where_the_list_grows(dedupe: str) -> None:
+    text = 'url,n\n{web}a.txt,1\nbad line\nhttp://me:secret@h/x,3,4\n{web}b.txt,"open\n{web}c.txt,5\n'
+    play = Play(WEB, lists={"l.csv": text}, number_sample_per_shard=2, dedupe=dedupe, save_additional_columns="n")
+    first = play.run()
+    assert first.codes == {"success": 2, "bad_row": 3}
+    messages = [row["error_message"].partition(": ")[0] for row in first.metadata if row["error_code"]]
+    assert messages == ["row 3", "row 4", "row 5"]
+    assert "secret" not in str(first.metadata)
+    assert play.run("verify").exit_code == 0
+    assert play.run("retry", codes="all").requests.total() == 0
+    (play.folder / "l.csv").write_text(text.replace("{web}", play.web.base_url) + f"1,2,3\n{play.web.url('b.txt')},6\n")
+    grown = play.run("download", "l.csv")
+    assert (grown.codes, grown.requests) == ({"success": 3, "bad_row": 4}, {"b.txt": 1})
+    assert play.run("verify").exit_code == 0
+
+
+def test_a_later_value_of_another_type_fails_its_row_with_the_option_that_helps() -> None:
+    play = Play(WEB)
+    for name, file, value in (("1.csv", "a.txt", "1"), ("2.csv", "b.txt", "A12")):
+        (play.folder / name).write_text(f"url,n\n{play.web.url(file)},{value}\n")
+    outcome = play.run("download", "1.csv,2.csv", save_additional_columns="n")
+    assert outcome.codes == {"success": 1, "bad_row": 1}
+    assert "2.csv, row 2: column 'n': 'A12' is not int64" in outcome.metadata[1]["error_message"]
+    assert "--column_types=n:string" in outcome.metadata[1]["error_message"]
+
+
 # What is refused before anything is written, and a word that says why.
 REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "csv without a header": ("l.csv", "{web}a.txt,x\n{web}b.txt,y\n", {}, "header"),

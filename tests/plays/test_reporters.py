@@ -157,6 +157,7 @@ def test_the_table_of_the_end() -> None:
         assert re.search(rf"^{code} +{rows} +{share}", screen, re.MULTILINE)
     assert re.search(r"5 rows, 3 stored, 2 failed", screen)
     assert "{00000..00002}.tar" in screen
+    assert re.search(r"^http_404 .*\n.*get a newer list.*\n +e\.g\. http://\S+/b\.jpg$", screen, re.MULTILINE)
     assert re.search(r"retry.*\(1 row\)", screen)
 
 

@@ -1,8 +1,11 @@
 """The same command goes on where a run ended: no row is lost or stored twice, and nothing is fetched again."""
 
 import json
+import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +63,14 @@ def test_a_run_that_is_killed_at_any_stage_is_completed(moment: str) -> None:
     outcome = play.run()
     assert not {NAMES[int(shard)] for shard in killed.shards} & set(outcome.requests)
     is_whole(outcome)
+
+
+def test_a_slow_row_keeps_its_place_and_holds_up_no_other_shard() -> None:
+    play = Play(OK | {"0.jpg": ["hold"]}, number_sample_per_shard=1, timeout=0)
+    running = play.start()
+    running.until("published 5")
+    play.web.release()
+    is_whole(running.wait())
 
 
 @pytest.mark.parametrize("victims", ["all", "parent"])
@@ -149,6 +160,12 @@ def test_a_row_of_several_urls_one_of_which_is_stuck_fails_as_a_whole() -> None:
     outcome = play.run("download", "l.jsonl", url_col="image:i,mask:m")
     assert [row["error_code"] or row["status"] for row in outcome.metadata] == ["watchdog", "success"]
     assert set(outcome.samples[0].files) - {"json"} == {"image.jpg", "mask.png"}
+
+
+def test_a_step_that_takes_longer_than_the_watchdog_is_not_stuck() -> None:
+    play = Play(OK, watchdog_timeout=1, transform="step.py:step")
+    (play.folder / "step.py").write_text("import time\n\ndef step(sample):\n    time.sleep(0.5)\n    return sample\n")
+    is_whole(play.run(transform_threads=1))
 
 
 # --- signals ---
@@ -271,6 +288,7 @@ def test_another_list_is_refused_with_the_row_that_differs(names: list[str], dif
         {"file_ext": "bin"},
         {"metadata_format": "csv"},
         {"on_bad_row": "stop"},
+        {"column_types": "url:string"},
         {"verify_hash": "other:md5"},
         {"unpack": True},
         {"only_images": True, "file_size": 16},
@@ -322,16 +340,46 @@ def test_a_finished_dataset_is_left_as_it_is() -> None:
     outcome = play.run()
     assert (outcome.exit_code, outcome.requests.total()) == (0, 0)
     assert {name: outcome.files[name] for name in first.names} == {name: first.files[name] for name in first.names}
+    assert "to load: any2ds.load(" in outcome.screen
 
 
-@pytest.mark.parametrize("gone", ["00001.tar", "00001.parquet", "00001_stats.json"])
-def test_a_shard_of_which_a_file_is_gone_is_made_again(gone: str) -> None:
-    play = Play(OK, number_sample_per_shard=2)
+@pytest.mark.parametrize(
+    ("output_format", "gone", "store"),
+    [
+        ("webdataset", "00001.tar", "folder"),
+        ("webdataset", "00001.parquet", "folder"),
+        ("webdataset", "00001.csv", "folder"),
+        ("webdataset", "00001_stats.json", "folder"),
+        ("webdataset", "00001.tar", "s3"),
+        ("parquet", "00001.parquet", "folder"),
+        ("files", "00001", "folder"),
+        ("tfrecord", "00001.tfrecord", "folder"),
+        ("arrayrecord", "00001.arrayrecord", "folder"),
+    ],
+)
+def test_a_shard_of_which_a_file_is_gone_is_made_again(output_format: str, gone: str, store: str) -> None:
+    options = {"metadata_format": "parquet,csv"} if gone.endswith("csv") else {}
+    play = Play(OK, number_sample_per_shard=2, output_format=output_format, store=store, **options)
     play.run()
-    (play.folder / "out" / gone).unlink()
+    if play.bucket is not None:
+        play.bucket.connect().rm(f"{play.out}/{gone}")
+    elif (path := Path(play.path, gone)).is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
     outcome = play.run()
     assert sorted(outcome.requests) == ["2.jpg", "3.jpg"]
+    assert ("its shard is made again" in " ".join(outcome.screen.split())) is not gone.endswith("stats.json")
     is_whole(outcome)
+    assert play.run().requests.total() == 0
+
+
+@pytest.mark.parametrize("output_format", [*FORMATS, "dummy"])
+def test_a_shard_without_a_stored_file_lacks_nothing(output_format: str) -> None:
+    play = Play({"gone.jpg": "404"}, output_format=output_format)
+    play.run()
+    outcome = play.run()
+    assert (outcome.requests.total(), "nothing to do: 1 shard in out/" in outcome.screen) == (0, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"count": 2}'])
@@ -387,10 +435,12 @@ def test_extend_leaves_missing_shards_to_the_list_before_it() -> None:
     play.run("download", *play.write_list(NAMES[:4]))
     for file in (play.folder / "out").glob("00001*"):
         file.unlink()
+    Path(play.path, "00000.tar").unlink()
     outcome = play.run("download", *play.write_list(NAMES[4:]), incremental_mode="extend")
     assert (outcome.exit_code, outcome.shards) == (0, ["00000", "00002"])
+    assert "1 shard is broken of other lists" in " ".join(outcome.screen.split())
     outcome = play.run("download", *play.write_list(NAMES[:4]))
-    assert (outcome.codes, set(outcome.requests)) == ({"success": len(NAMES)}, set(NAMES[2:4]))
+    assert (outcome.codes, set(outcome.requests)) == ({"success": len(NAMES)}, set(NAMES[:4]))
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -455,6 +505,60 @@ def test_a_lower_limit_removes_nothing() -> None:
     is_whole(outcome)
 
 
+def made_but_for_a_shard() -> tuple[Play, str]:
+    """A dataset whose second shard is missing, by a run that was killed at its end; and its list."""
+    play = Play(OK, number_sample_per_shard=2, list_format="txt")
+    play.run()
+    for file in Path(play.path).glob("00001*"):
+        file.unlink()
+    Path(play.path, ".any2ds/segments/0000.end").unlink()
+    return play, "list.txt"
+
+
+def test_a_limit_within_a_missing_shard_makes_no_part_of_it() -> None:
+    play, _ = made_but_for_a_shard()
+    assert play.run(limit=3).requests.total() == 0
+    outcome = play.run()
+    assert sorted(outcome.requests) == ["2.jpg", "3.jpg"]
+    is_whole(outcome)
+
+
+def test_a_list_that_ends_before_finished_shards_is_refused() -> None:
+    """A file that was cut short and keeps its size and its time is not compared with the shards made from it."""
+    play, name = made_but_for_a_shard()
+    file = play.folder / name
+    before, lines = file.stat(), file.read_text().splitlines()[:3]
+    file.write_text("\n".join(lines) + "?".ljust(before.st_size - len("\n".join(lines)) - 1, "x") + "\n")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    outcome = play.run("download", name)
+    assert outcome.exit_code == 1
+    assert "ends with row 3, and there are shards of rows behind it" in " ".join(outcome.screen.split())
+
+
+def test_of_rows_from_a_pipe_a_limit_reads_no_further() -> None:
+    play = Play(OK)
+    reading, writing = os.pipe()
+    os.write(writing, "".join(f"{play.web.url(name)}\n" for name in NAMES).encode())  # and it stays open
+    try:
+        outcome = play.run("download", f"/dev/fd/{reading}", limit=3, input_format="txt")
+    finally:
+        os.close(reading)
+        os.close(writing)
+    is_whole(outcome, NAMES[:3])
+
+
+def test_the_rest_of_a_limited_list_comes_behind_another_list() -> None:
+    play = Play(OK, number_sample_per_shard=2)
+    first = play.write_list(NAMES[:5])
+    play.run("download", *first, limit=3)
+    (play.folder / "other.txt").write_text(play.web.url("5.jpg"))
+    play.run("download", "other.txt", incremental_mode="extend")
+    assert play.run("download", *first, limit=3).requests.total() == 0
+    outcome = play.run("download", *first)
+    assert (sorted(outcome.requests), outcome.codes) == (["3.jpg", "4.jpg"], {"success": 6})
+    assert play.run("verify").exit_code == 0
+
+
 # --- several at once ---
 
 
@@ -496,8 +600,15 @@ def test_ranks_may_run_at_once() -> None:
     running = [play.start(rank=rank, world_size=2) for rank in range(2)]
     for rank, name in enumerate(("4.jpg", "5.jpg")):
         running[rank].until(f"request {name}")
-    assert play.run().exit_code == 2
-    assert play.run(rank=0, world_size=3).exit_code == 2
+    for options, words in (
+        ({}, "in use by another run"),
+        ({"rank": 1, "world_size": 2}, "rank 1 of 2"),
+        ({"rank": 0, "world_size": 3}, "in use by another run"),
+        ({"rank": 0, "world_size": 2, "oom_shard_count": 7}, "oom_shard_count"),
+    ):
+        refused = play.run(**options)
+        assert (refused.exit_code, words in " ".join(refused.screen.split())) == (2, True)
+    assert play.run("retry").exit_code == 2
     play.web.release()
     assert [one.wait().exit_code for one in running] == [0, 0]
     assert max(play.web.counts.values()) == 1
@@ -517,7 +628,13 @@ def test_verify_names_the_shards_of_a_rank_that_never_came() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rank": 2, "world_size": 2}, {"rank": -1, "world_size": 2}, {"rank": 1}, {"world_size": 0}],
+    [
+        {"rank": 2, "world_size": 2},
+        {"rank": -1, "world_size": 2},
+        {"rank": 1},
+        {"world_size": 0},
+        {"rank": 0, "world_size": 2, "incremental_mode": "overwrite"},
+    ],
     ids=str,
 )
 def test_a_rank_that_cannot_be_is_refused(options: dict[str, Any]) -> None:

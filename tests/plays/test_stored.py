@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -36,6 +37,16 @@ def opened(data: bytes) -> Any:
 # --- names, shards, metadata ---
 
 
+# What else than metadata and statistics stands in the folder for a shard, and for the dataset.
+BESIDE: dict[str, tuple[set[str], set[str]]] = {
+    "files": (set(), set()),
+    "webdataset": ({".tar", ".tar.idx"}, set()),
+    "parquet": (set(), set()),
+    "tfrecord": ({".tfrecord", ".tfrecord.idx"}, {"features.json", "dataset_info.json"}),
+    "arrayrecord": ({".arrayrecord"}, {"features.json", "dataset_info.json"}),
+}
+
+
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_each_format_has_files_captions_and_columns(output_format: str) -> None:
     rows = {
@@ -45,9 +56,15 @@ def test_each_format_has_files_captions_and_columns(output_format: str) -> None:
     }
     options = {"caption_col": "caption", "save_additional_columns": "n,tags", "number_sample_per_shard": 2}
     play = Play(rows, output_format=output_format, **options)
-    outcome = play.run()
+    outcome = play.run(reporters="jsonl")
     assert outcome.codes == {"success": 2, "http_404": 1}
     assert outcome.shards == ["00000", "00001"]
+    of_shard, of_dataset = BESIDE[output_format]
+    endings = {".parquet", "_stats.json", *of_shard}
+    found = {name for name in outcome.names if "/" not in name}
+    assert found == of_dataset | {f"{shard}{ending}" for shard in outcome.shards for ending in endings}
+    kept = [name for name in outcome.files if name.startswith(".any2ds/")]  # which no glob for data finds
+    assert not [name for name in kept if name.endswith((*endings, ".json", ".jsonl", ".csv"))]
     first, second = outcome.samples
     assert (first.key, second.key) == ("000000000"[: len(first.key)], outcome.metadata[2]["key"])
     assert [sample.data if "jpg" in sample.files else None for sample in (first,)] == [picture(kind="JPEG")]
@@ -63,6 +80,7 @@ def test_dummy_has_metadata_and_statistics_and_no_files() -> None:
     assert outcome.names == {"00000.parquet", "00000_stats.json"}
     assert [row["error_code"] for row in outcome.metadata] == [None, "http_404"]
     assert stored.stats(outcome.files)["00000"]["status_dict"] == {"success": 1, "http_404": 1}
+    assert "any2ds.load(" not in outcome.screen
 
 
 @pytest.mark.parametrize(
@@ -83,13 +101,15 @@ def test_names_and_sizes_of_shards(options: Any, names: list[str]) -> None:
 
 
 def test_further_formats_of_the_metadata_say_the_same() -> None:
-    play = Play({"a.txt": "ok", "b.txt": "http_404"}, metadata_format="parquet,csv,jsonl")
+    play = Play({"a.txt": "ok", "b.txt": ["http_404"] * 2 + ["ok"]}, metadata_format="parquet,csv,jsonl")
     outcome = play.run()
     lines = [json.loads(line) for line in outcome.files["00000.jsonl"].decode().splitlines()]
     for row, in_csv, in_json in zip(outcome.metadata, stored.csv_metadata(outcome.files), lines, strict=True):
         assert row["key"] == in_csv["key"] == in_json["key"]
         assert row["error_code"] == (in_csv["error_code"] or None) == in_json.get("error_code")
         assert row["http_status"] == int(in_csv["http_status"]) == in_json["http_status"]
+    assert {"00001.csv", "00001.jsonl"} <= play.run("retry", codes="all").names
+    assert not {"00000.csv", "00001.csv"} & play.run(metadata_format="parquet", incremental_mode="overwrite").names
 
 
 @pytest.mark.parametrize(
@@ -125,52 +145,68 @@ def test_hashes_are_those_of_the_files(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "codes", "matches"),
+    ("how", "codes"),
     [
-        ("fail_row", {"success": 2, "hash_mismatch": 1}, [True, False, None]),
-        ("drop", {"success": 2, "dropped": 1}, [True, False, None]),
-        ("flag", {"success": 3}, [True, False, None]),
+        ("fail_row", {"success": 3, "hash_mismatch": 2, "http_404": 1}),
+        ("drop", {"success": 3, "dropped": 2, "http_404": 1}),
+        ("flag", {"success": 5, "http_404": 1}),
     ],
 )
-def test_hashes_of_the_list_are_compared(how: str, codes: Any, matches: list[bool | None]) -> None:
+def test_hashes_of_the_list_are_compared(how: str, codes: Any) -> None:
     right = hashlib.sha256(b"x").hexdigest()
     rows = {
         "a.txt": Row(body=b"x", columns={"h": f"sha256:{right.upper()}"}),
         "b.txt": Row(body=b"y", columns={"h": right}),
         "c.txt": Row(body=b"z", columns={"h": None}),
+        "d.txt": Row(body=b"z", columns={"h": " "}),
+        "e.txt": Row(body=b"z", columns={"h": "http://me:secret@host/" + "x" * 1000}),
+        "f.txt": Row("http_404", columns={"h": right}),
     }
-    outcome = Play(rows, verify_hash="h:sha256", on_hash_mismatch=how, retries=2).run()
+    outcome = Play(rows, verify_hash="h:sha256", on_hash_mismatch=how, retries=2, metadata_format="parquet").run()
     assert outcome.codes == codes
-    assert [row["hash_matches"] for row in outcome.metadata] == matches
+    assert [row["hash_matches"] for row in outcome.metadata] == [True, False, None, None, False, None]
     assert outcome.metadata[1]["expected_hash"] == right
     assert outcome.metadata[1]["sha256"] == hashlib.sha256(b"y").hexdigest()
     assert outcome.requests["b.txt"] == 1
+    if how != "flag":
+        other, garbage = (outcome.metadata[n]["error_message"] for n in (1, 4))
+        assert other == f"its sha256 is {hashlib.sha256(b'y').hexdigest()}, expected was {right}"
+        assert "is no sha256" in garbage
+        assert "secret" not in garbage
+        assert len(garbage) < 500
+
+
+@pytest.mark.parametrize(("output_format", "dedupe"), [("webdataset", "shard"), ("files", "run"), ("parquet", "none")])
+def test_samples_are_in_the_order_of_the_list_each_once_in_whatever_order_files_arrive(
+    output_format: str, dedupe: str
+) -> None:
+    rng = random.Random(output_format)
+    answers = {
+        f"{n}.bin": Row("404" if n % 10 == 3 else f"slow:{rng.random() / 5:.3f}", b"\1%d" % n) for n in range(13)
+    }
+    rows = [(rng.choice([*answers]), rng.choice(["none", "right", "wrong"])) for _ in range(60)]
+    play = Play(answers, output_format=output_format, number_sample_per_shard=7, dedupe=dedupe, thread_count=20)
+    digest = {name: hashlib.md5(row.body or b"").hexdigest() for name, row in answers.items()}
+    hashes = [{"none": None, "right": digest[name], "wrong": digest[name][::-1]}[how] for name, how in rows]
+    listed = [{"url": play.web.url(name), "h": found} for (name, _), found in zip(rows, hashes, strict=True)]
+    (play.folder / "l.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in listed))
+    outcome = play.run("download", "l.jsonl", verify_hash="h:md5", on_hash_mismatch="drop", max_buffered_bytes="1MB")
+    firsts: dict[Any, int] = {}
+    wanted = []
+    for n, (name, how) in enumerate(rows):
+        first = firsts.setdefault((name, hashes[n], None if dedupe == "run" else n // 7), n)
+        own = "http_404" if answers[name].answers == "404" else "dropped" if how == "wrong" else "success"
+        wanted.append((name, "duplicate" if dedupe == "run" and first != n else own))
+    found = [(row["url"].rpartition("/")[2], row["error_code"] or row["status"]) for row in outcome.metadata]
+    assert found == wanted
+    assert outcome.requests.total() == (len(rows) if dedupe == "none" else len(firsts))
+    assert [sample.data for sample in outcome.samples] == [
+        answers[name].body for name, code in wanted if code == "success"
+    ]
+    assert sum(outcome.codes.values()) == len(rows)
 
 
 # --- rows with several URLs ---
-
-
-@pytest.mark.parametrize("output_format", ["files", "webdataset"])
-@pytest.mark.parametrize(
-    ("require", "codes"),
-    [
-        ("all", ["success", "http_404", "bad_url"]),
-        ("any", ["success", "success", "success"]),
-        ("image", ["success", "success", "success"]),
-        ("mask", ["success", "http_404", "bad_url"]),
-    ],
-)
-def test_several_urls_make_one_sample(require: str, codes: list[str], output_format: str) -> None:
-    play = Play({"i.jpg": "ok", "m.png": "ok"}, output_format=output_format, require=require)
-    pairs = [("i.jpg", "m.png"), ("i.jpg", "absent.png"), ("i.jpg", None)]
-    rows = [{"i": play.web.url(i), "m": m and play.web.url(m)} for i, m in pairs]
-    (play.folder / "l.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    outcome = play.run("download", "l.jsonl", url_col="image:i,mask:m")
-    assert [row["error_code"] or row["status"] for row in outcome.metadata] == codes
-    assert outcome.metadata[1]["mask_error_code"] in ("http_404", None)
-    assert set(outcome.samples[0].files) - {"json"} == {"image.jpg", "mask.png"}
-    kept = sum(code == "success" for code in codes)
-    assert [set(sample.files) - {"json"} for sample in outcome.samples[1:]] == [{"image.jpg"}] * (kept - 1)
 
 
 # --- images ---
@@ -466,6 +502,7 @@ def test_the_preset_of_img2dataset_makes_its_images_and_columns(output_format: s
     play = Play(rows, list_format="csv", preset="img2dataset", image_size=64, caption_col="caption")
     outcome = play.run(input_format="csv", output_format=output_format, processes_count=1)
     assert outcome.exit_code == 0
+    assert play.run(input_format="csv", output_format=output_format, processes_count=1).requests.total() == 0
     stats = stored.stats(outcome.files)["00000"]
     assert (stats["successes"], stats["failed_to_download"], stats["failed_to_resize"]) == (1, 1, 1)
     statuses = ["success", "failed_to_download", "failed_to_subsample"]

@@ -117,16 +117,20 @@ def test_a_disk_with_less_room_than_is_to_stay_free_ends_the_run(option: str) ->
     assert play.run().codes == {"success": 6}
 
 
-def test_a_full_disk_ends_the_run_with_its_folder_and_the_same_command_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [{"distributor": "inline"}, {"distributor": "multiprocessing"}], ids=str)
+def test_a_full_disk_ends_the_run_with_its_folder_and_the_same_command_goes_on(
+    processes: dict[str, str], tmp_path: Path
+) -> None:
     rows: dict[str, Any] = {f"{n}.bin": "big:200000" for n in range(12)}
     with small_disk(tmp_path / "disk", 1_200_000) as disk:
-        play = Play(rows, number_sample_per_shard=1, thread_count=1)
+        play = Play(rows, number_sample_per_shard=1, thread_count=1, processes_count=1, **processes)
         name = str(play.folder / play.write_list()[0])
         play.out = str(disk.folder / "out")
         options = {"min_free_bytes": disk.min_free_bytes}
         outcome = play.run("download", name, play.out, **options)
         assert outcome.exit_code == 1
         assert str(disk.folder) in outcome.stderr
+        assert "Make room there" in " ".join(outcome.stderr.split())
         assert len(outcome.shards) < 12
         finished = {name: outcome.files[name] for name in outcome.names if name[:5] in outcome.shards}
         disk.grow()

@@ -1,6 +1,8 @@
 """Two commands that are started on one folder at random moments: never do both write."""
 
+import fcntl
 import random
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,22 @@ def test_each_row_is_made_once_whoever_begins_first(seed: int, store: str) -> No
         assert all("in use by another run" in outcome.screen for outcome in ended if outcome.exit_code)
     assert ended[1].codes == {"success": len(NAMES)}
     assert not [name for name in play.run("verify").files if name.startswith((".any2ds/lock", ".any2ds/workers"))]
+
+
+def test_a_worker_that_outlives_its_killed_run_is_waited_for() -> None:
+    rows = dict.fromkeys(NAMES, "ok") | {NAMES[-1]: ["hold"]}
+    play = Play(rows, number_sample_per_shard=2, timeout=0, distributor="multiprocessing", processes_count=1)
+    first = play.start()
+    first.until(f"request {NAMES[-1]}")
+    # Linux kills our own workers with their parent; this lock is theirs where the system does not.
+    with Path(play.path, ".any2ds/workers").open() as workers:
+        fcntl.flock(workers, fcntl.LOCK_SH)
+        first.kill()
+        play.web.release()
+        before = play.names()
+        second = play.start()
+        second.until("said waiting for processes of a dead run")
+        assert play.names() == before
+    outcome = second.wait()
+    assert (outcome.exit_code, outcome.codes) == (0, {"success": len(NAMES)})
+    assert play.run("verify").exit_code == 0

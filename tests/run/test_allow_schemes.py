@@ -1,15 +1,12 @@
 """Rows that are read with the user's own rights, of lists that somebody else may have written."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds import Recipe, download, retry
+from any2ds import Recipe, download
 from any2ds.core.errors import OptionError, UsageError
 from any2ds.recipes import spool
 from any2ds.recipes.recipe import UrlRows
@@ -19,37 +16,6 @@ from any2ds.recipes.recipe import UrlRows
 def secret(tmp_path: Path) -> str:
     (tmp_path / "secret.bin").write_text("secret")
     return (tmp_path / "secret.bin").as_uri()
-
-
-def codes(folder: Path) -> list[str | None]:
-    found: list[str | None] = pq.read_table(folder / "00000.parquet")["error_code"].to_pylist()
-    return found
-
-
-def test_a_file_of_this_machine_is_not_read_and_the_report_names_the_option(secret: str, tmp_path: Path) -> None:
-    (tmp_path / "urls.txt").write_text(f"{secret}\ndata:,a\n{tmp_path}/secret.bin\n")
-    command = [sys.executable, "-m", "any2ds", "urls.txt", "out", "--output_format=webdataset"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert codes(tmp_path / "out") == ["scheme_not_allowed", None, "bad_url"]
-    words = " ".join(done.stderr.split())
-    assert "--allow_schemes=file (or s3 …), in any2ds retry with --codes=scheme_not_allowed" in words
-    assert "a path is written file:///..., with --allow_schemes=file" in words
-    assert b"secret" not in (tmp_path / "out" / "00000.tar").read_bytes().replace(b"secret.bin", b"")
-
-
-def test_a_retry_reads_what_it_allows(secret: str, tmp_path: Path) -> None:
-    quiet: dict[str, Any] = {"distributor": "inline", "quiet": True}
-    download([secret, "data:,a"], tmp_path / "out", output_format="parquet", **quiet)
-    assert retry(tmp_path / "out", codes="scheme_not_allowed", **quiet).successes == 0
-    assert retry(tmp_path / "out", codes="scheme_not_allowed", allow_schemes=["file"], **quiet).successes == 1
-    assert codes(tmp_path / "out")[0] == "scheme_not_allowed"  # as it stands in the first shard
-
-
-@pytest.mark.parametrize("written", ["file", "file:", "FILE://", ["file"], "s3,file"])
-def test_schemes_are_allowed_by_name(written: Any, secret: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"distributor": "inline", "quiet": True, "allow_schemes": written}
-    assert download([secret], tmp_path / "out", **options).successes == 1
 
 
 @pytest.mark.parametrize(

@@ -2,35 +2,29 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
-from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
 from any2ds.core.processes.signals import stoppable
-from any2ds.core.reports import Event, IncompleteRun, ShardError, ShardReport
+from any2ds.core.reports import Event, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.plan import cuts
-from any2ds.storage.patience import Patience
-from any2ds.testing.distributing import ScriptedWorker, jobs_of
+from any2ds.testing.distributing import jobs_of
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
@@ -127,13 +121,6 @@ def test_a_shard_that_kills_its_processes_fails_with_the_reason_and_no_other_doe
     assert not list((tmp_path / "out").glob("00002*"))
 
 
-def test_without_retries_the_shards_of_a_process_that_dies_fail_with_it() -> None:
-    distributor = MultiprocessingDistributor(config_of(Path("."), max_shard_retry=0).run)
-    events = list(distributor.map(ScriptedWorker(fatal=frozenset({2})), jobs_of(6)))
-    assert [(error.shard_id, error.attempt) for error in failed(events)] == [(2, 0)]
-    assert made(events) == [0, 1, 3, 4, 5]
-
-
 KILLED_AT_START = """
 import os, signal
 from any2ds.testing.distributing import ScriptedWorker
@@ -217,72 +204,6 @@ def test_stats_that_tell_of_something_else_go_before_their_shard_is_made_again(t
     assert [event.bytes for event in events if isinstance(event, ShardReport)] == [77]
 
 
-# --- shards that fail as a whole ---
-
-
-class UnreliableStore(MemoryFileSystem):
-    """A store that refuses files as often as it is told to."""
-
-    protocol = "unreliable"
-    store: ClassVar[dict[str, Any]] = {}
-    refuses: ClassVar[Counter[str]] = Counter()
-
-    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
-        name = rpath.rsplit("/", 1)[-1]
-        if self.refuses[name] > 0:
-            self.refuses[name] -= 1
-            raise PermissionError(f"no room for {name} at the moment")
-        super().put_file(lpath, rpath, *args, **kwargs)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> type[UnreliableStore]:
-    monkeypatch.setattr("any2ds.storage.patience.BRIEF", Patience(1, 0, 0))  # an upload that is refused fails its shard
-    fsspec.register_implementation("unreliable", UnreliableStore, clobber=True)
-    UnreliableStore.store.clear()
-    UnreliableStore.refuses.clear()
-    return UnreliableStore
-
-
-def into_store(server: Server, shards: int, **options: Any) -> Any:
-    return download(
-        [server.url("ok")] * shards,
-        output_folder=f"unreliable://{uuid.uuid4().hex}",  # locks are of the whole machine
-        output_format="webdataset",
-        number_sample_per_shard=1,
-        distributor="inline",
-        **{"quiet": True, **options},
-    )
-
-
-def test_a_shard_that_failed_is_made_again_at_the_end(server: Server, store: type[UnreliableStore]) -> None:
-    store.refuses.update({"00001.tar": 1000, "00002.tar": 1000, "00003.tar": 1000})
-    store.refuses.update({"00001.tar": -999, "00002.tar": -998, "00003.tar": -997})
-    report = into_store(server, 6)
-    assert (report.shards, report.successes, report.failed_shards) == (6, 6, ())
-
-
-def test_what_fails_more_often_has_failed_and_is_told_once(
-    server: Server, store: type[UnreliableStore], capsys: pytest.CaptureFixture[str]
-) -> None:
-    store.refuses.update({"00000.tar": 1, "00001.tar": 2, "00002.tar": 2})
-    with pytest.raises(IncompleteRun, match="2 shards could not be written, the first \\(1\\): no room") as raised:
-        into_store(server, 4, max_shard_retry=1, quiet=False)
-    report = raised.value.report
-    assert sorted(error.shard_id for error in report.failed_shards) == [1, 2]
-    assert (report.shards, report.count) == (2, 2)
-    assert capsys.readouterr().err.count("tried again") == 3
-
-
-def test_what_fails_everything_does_not_multiply_the_time(server: Server, store: type[UnreliableStore]) -> None:
-    store.refuses.update({f"{n:05d}.tar": 1000 for n in range(40)})
-    with pytest.raises(IncompleteRun, match="40 shards") as raised:
-        into_store(server, 40)
-    assert sorted(error.shard_id for error in raised.value.report.failed_shards) == list(range(40))
-    tries = sum(1000 - store.refuses[f"{n:05d}.tar"] for n in range(40))
-    assert tries == 40 + 10
-
-
 # --- the run is stopped ---
 
 
@@ -295,24 +216,6 @@ def waiting_run(tmp_path: Path, server: Server, start: Start, *options: str) -> 
     server.wait_for("held", within=WAIT)
     server.wait_for("ok", 14, within=WAIT)  # all three are open
     return running
-
-
-def test_while_it_stops_open_shards_are_counted_in_one_way_and_nothing_is_promised(
-    tmp_path: Path, server: Server, start: Start
-) -> None:
-    running = waiting_run(tmp_path, server, start, "--grace=2", "--log_interval=0.1")
-    running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=WAIT)[1]
-    lines = said[said.index("stopping: ") :].splitlines()
-    counts = [
-        (int(found[1]), int(found[2]))
-        for found in map(re.compile(r"shards: (\d+) open, (\d+) done").search, lines)
-        if found
-    ]
-    assert {open_ones + done for open_ones, done in counts} == {3}
-    assert counts[-1][0] == 1
-    assert "1 open given up" in said
-    assert not any(words in "\n".join(lines) for words in ("left", "raise --", "The end of the list"))
 
 
 @pytest.mark.parametrize("signals", [1, 2])

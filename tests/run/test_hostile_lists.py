@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ def rows_of(path: Path, **options: Any) -> list[dict[str, Any]]:
     return pq.read_table(out / "00000.parquet").to_pylist()
 
 
-def document(form: str, middle: bytes) -> bytes:
-    """A list of three rows, the one in the middle being `middle`."""
-    rows = [FIRST, middle, LAST]
+def document(form: str, *middle: bytes) -> bytes:
+    """A list of two good rows, with others between them."""
+    rows = [FIRST, *middle, LAST]
     if form == "jsonl":
         return b"\n".join(rows)
     return b"[" + b", ".join(rows) + b"]"
@@ -35,17 +34,19 @@ def document(form: str, middle: bytes) -> bytes:
 
 @pytest.mark.parametrize("form", ["jsonl", "array.json"])
 def test_a_nested_value_is_a_bad_row_at_most(form: str, tmp_path: Path) -> None:
-    path = tmp_path / f"list.{form}"
-    for name, depth, brackets in itertools.product(["caption", "n", "other"], [60, 990, 100_000], ["[]", '{"a":}']):
-        middle = json.dumps({"url": "data:,middle", name: "@"}).encode()
-        middle = middle.replace(b'"@"', brackets[:-1].encode() * depth + b"1" + brackets[-1:].encode() * depth)
-        path.write_bytes(document(form, middle))
-        first, row, last = rows_of(path, caption_col="caption", save_additional_columns=["n"])
-        assert (first["url"], first["caption"], first["n"]) == ("data:,first", "x", 1)
-        assert (last["url"], last["caption"], last["n"]) == ("data:,last", "y", 2)
+    cases = [*itertools.product(["caption", "n", "other"], [60, 990, 100_000], ["[]", '{"a":}'])]
+    nested = [brackets[:-1] * depth + "1" + brackets[-1:] * depth for _, depth, brackets in cases]
+    middle = [
+        f'{{"url": "data:,middle", "{case[0]}": {value}}}'.encode() for case, value in zip(cases, nested, strict=True)
+    ]
+    (tmp_path / f"list.{form}").write_bytes(document(form, *middle))
+    first, *rows, last = rows_of(tmp_path / f"list.{form}", caption_col="caption", save_additional_columns=["n"])
+    assert (first["url"], first["caption"], first["n"]) == ("data:,first", "x", 1)
+    assert (last["url"], last["caption"], last["n"]) == ("data:,last", "y", 2)
+    for place, ((name, _, _), row) in enumerate(zip(cases, rows, strict=True), 2):
         if row["url"] is None:
             assert row["error_code"] == "bad_row"
-            assert row["error_message"].startswith(("line 2: ", "item 2: "))
+            assert row["error_message"].startswith((f"line {place}: ", f"item {place}: "))
             assert len(row["error_message"]) < 400
         else:
             assert name == "other"
@@ -82,14 +83,14 @@ NUMBERS = {
 @pytest.mark.parametrize("form", ["jsonl", "array.json"])
 def test_a_value_that_does_not_fit_costs_its_row_or_nothing(form: str, tmp_path: Path) -> None:
     path = tmp_path / f"list.{form}"
-    for number, text in NUMBERS.items():
-        path.write_bytes(document(form, b'{"url": "data:,middle", "h": ' + number.encode() + b"}"))
-        assert [row["url"] for row in rows_of(path)] == ["data:,first", "data:,middle", "data:,last"]
-        rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "string"})
-        assert [row["h"] for row in rows] == [None, text, None]
-        rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "int"})
-        assert [row["url"] for row in rows[::2]] == ["data:,first", "data:,last"]
-        assert rows[1]["h"] in (None, 0)
+    path.write_bytes(document(form, *(f'{{"url": "data:,middle", "h": {number}}}'.encode() for number in NUMBERS)))
+    urls = ["data:,first", *["data:,middle"] * len(NUMBERS), "data:,last"]
+    assert [row["url"] for row in rows_of(path)] == urls
+    rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "string"})
+    assert [row["h"] for row in rows] == [None, *NUMBERS.values(), None]
+    rows = rows_of(path, save_additional_columns=["h"], column_types={"h": "int"})
+    assert [rows[0]["url"], rows[-1]["url"], len(rows)] == ["data:,first", "data:,last", len(urls)]
+    assert {row["h"] for row in rows} <= {None, 0}
 
 
 def test_a_malformed_item_of_a_json_array_is_a_bad_row(tmp_path: Path) -> None:
@@ -122,10 +123,6 @@ def rows_from(url_list: Any, tmp_path: Path, **options: Any) -> list[dict[str, A
     any2ds.download(url_list, out, distributor="inline", quiet=True, report=False, **options)
     rows: list[dict[str, Any]] = pq.read_table(out / "00000.parquet").to_pylist()
     return rows
-
-
-def urls_from(url_list: Any, tmp_path: Path) -> list[str]:
-    return [row["url"] for row in rows_from(url_list, tmp_path)]
 
 
 @pytest.mark.parametrize(

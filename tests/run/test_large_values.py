@@ -27,10 +27,8 @@ from any2ds.core.tables import take
 from any2ds.testing.server import serve
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
-from any2ds.writers.formats.parquet import ParquetShard, ParquetWriter
+from any2ds.writers.formats.parquet import ParquetWriter
 from any2ds.writers.formats.tfrecord import TfrecordWriter
-
-FORMATS = ("webdataset", "files", "parquet", "tfrecord", "arrayrecord")
 
 
 def png(width: int, height: int) -> bytes:
@@ -66,7 +64,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("options", [{"file_size": 64}, {"extract_exif": True, "decode_check": True}])
-@pytest.mark.parametrize("output_format", FORMATS)
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
 def test_a_header_that_claims_a_side_of_billions_fails_its_row_alone(
     output_format: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -202,13 +200,6 @@ def test_captions_of_more_than_2_gib_in_a_shard_are_stored(tmp_path: Path) -> No
     assert [dataset[n]["caption"][:5] for n in (0, len(dataset) - 1)] == ["1 xxx", "35999"]
 
 
-def test_rows_are_taken_from_texts_of_any_size_in_any_order() -> None:
-    table = pa.table({"a": pa.chunked_array([["a", "b"], ["c"]]), "b": [1, 2, 3]})
-    assert take(table, [2, 0, 0, None]).to_pydict() == {"a": ["c", "a", "a", None], "b": [3, 1, 1, None]}
-    assert take(table, []).to_pydict() == {"a": [], "b": []}
-    assert take(table["a"], [None, 1]).to_pylist() == [None, "b"]
-
-
 @pytest.mark.slow
 def test_rows_with_more_than_2_gib_of_text_are_taken() -> None:
     piece = pa.array(["x" * (300 << 20)])
@@ -231,33 +222,3 @@ def test_a_table_with_much_text_of_its_list_is_written_in_several_pieces(tmp_pat
     assert [table.num_rows for table in metadata.pieces()] == [2, 2, 1]
     with pq.ParquetFile(tmp_path / "a.parquet") as file:
         assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [2, 2, 1]
-
-
-def test_two_threads_that_read_a_row_group_at_once_leave_room_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of the two groups takes 20 MB of the 64 MB that are kept: none is read again, whoever read it first."""
-    rows = [{"url": f"data:,{n}", "text": f"{n}" + "x" * (5 << 20)} for n in range(2)]
-    given: dict[str, Any] = {"output_format": "parquet", "distributor": "inline", "quiet": True}
-    download(rows, tmp_path / "out", caption_col="text", row_group_bytes=1, **given)
-    dataset = any2ds.load(tmp_path / "out")
-    reads: list[int] = []
-    both_are_there, read = threading.Barrier(2), ParquetShard._read
-
-    def together(shard: ParquetShard, group: int) -> Any:
-        reads.append(group)
-        if len(reads) <= 4:
-            both_are_there.wait(60)
-        return read(shard, group)
-
-    monkeypatch.setattr(ParquetShard, "_read", together)
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.extend(dataset[n]["caption"][:1] for n in (0, 1))) for _ in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (sorted(found), sorted(reads)) == (["0", "0", "1", "1"], [0, 0, 1, 1])
-    for _ in range(3):
-        assert [dataset[n]["caption"][:1] for n in (0, 1)] == ["0", "1"]
-    assert len(reads) == 4

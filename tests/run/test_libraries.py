@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import card, download, inspect, report, retry
-from any2ds.core.errors import OptionError, OutputError, UnfitWorker
+from any2ds.core.errors import OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
 from any2ds.describe.screen import show
 from any2ds.testing.server import serve
@@ -309,46 +309,6 @@ def test_a_step_that_was_asked_for_by_a_default_value_is_there_in_a_retry(web: P
         download(urls, output_folder=out, **QUIET)
 
 
-def test_decode_check_finds_what_is_damaged_and_changes_no_bytes(web: Path, tmp_path: Path) -> None:
-    damaged = bytearray(film(seconds=1.0))
-    start = damaged.index(b"mdat") + 100
-    damaged[start : start + len(damaged) // 2] = os.urandom(len(damaged) // 2)
-    (web / "i.mp4").write_bytes(damaged)
-    names = ["a.jpg", "b.jpg", "c.png", "e.wav", "f.mp4", "i.mp4", "g.html"]
-    urls = [(web / name).as_uri() for name in names]
-    download(urls, output_folder=tmp_path / "plain", **QUIET)
-    checked = download(urls, output_folder=tmp_path / "checked", decode_check=True, **QUIET)
-    assert checked.status_dict == {"success": 5, "not_decodable": 2}
-    plain = pq.read_table(tmp_path / "plain" / "00000.parquet")
-    assert plain["status"].to_pylist() == ["success"] * 7
-    rows = pq.read_table(tmp_path / "checked" / "00000.parquet").to_pylist()
-    found = dict(zip(names, rows, strict=True))
-    assert [name for name, row in found.items() if row["error_code"]] == ["b.jpg", "i.mp4"]
-    assert (found["a.jpg"]["width"], found["e.wav"]["sample_rate"], found["f.mp4"]["video_codec"]) == (
-        60,
-        44_100,
-        "h264",
-    )
-    assert {row["stored_bytes"] for row in rows} == {None}
-    for name, row in found.items():
-        if not row["error_code"]:
-            stored = tmp_path / "checked" / "00000" / f"{row['key']}.{row['ext']}"
-            assert stored.read_bytes() == (web / name).read_bytes()
-    with pytest.raises(OptionError, match=r"disable_all_reencoding .* decode_check would have no effect"):
-        download(urls, output_folder=tmp_path / "both", decode_check=True, disable_all_reencoding=True, **QUIET)
-
-
-def test_an_animation_becomes_a_still_image_where_that_is_asked_for(tmp_path: Path) -> None:
-    from PIL import Image
-
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    for options, ext in (({}, "gif"), ({"min_image_size": 1}, "gif"), ({"animated": "first"}, "jpg")):
-        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-        download([(tmp_path / "a.gif").as_uri()], output_folder=out, **options, **QUIET)
-        assert pq.read_table(out / "00000.parquet")["ext"].to_pylist() == [ext], options
-
-
 def test_sound_in_a_container_of_video_is_sound(tmp_path: Path) -> None:
     """As WMA and some M4A are: by their first bytes they are video."""
     (tmp_path / "a.mkv").write_bytes(tone("matroska", "pcm_s16le", seconds=0.2))
@@ -389,12 +349,3 @@ def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Pat
     assert json.loads(texts["json"])["not_processed"] == expected
     assert 'data-not-processed="image/svg+xml is not decoded" data-files="3"' in texts["html"]
     assert all("| image/svg\\+xml is not decoded | 3 |" in texts[form] for form in ("md", "card"))
-
-
-def test_where_all_is_processed_nothing_is_shown(web: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    download([(web / "a.jpg").as_uri()], output_folder=out, file_size=16, **QUIET)
-    assert inspect(out).not_processed == {}
-    texts = reported(out, tmp_path)
-    assert json.loads(texts.pop("json"))["not_processed"] == {}
-    assert not [form for form, text in texts.items() if "ot processed" in text]

@@ -3,141 +3,77 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from any2ds.config.options import Config
-from any2ds.run.download import make_dataset
-from any2ds.run.reporters._contract import Facts, Reporter
-from any2ds.testing.server import Server, serve
 from tests.support.dns import serve_dns
-from tests.support.s3 import enter, serve_buckets
+from tests.support.play import Outcome, Play, Row
 
 BODY = b"some text, and more of it\n" * 400
+TOLD: dict[str, Any] = {"log_format": "json", "log_interval": 0.1}
 
 
-class Verdict(NamedTuple):
-    """What limits a run, and the message for a person."""
-
-    limit: str
-    message: str
-
-
-class Recorder(Reporter):
-    """Keeps the progress that it is told of."""
-
-    def __init__(self) -> None:
-        self.seen: list[Facts] = []
-
-    def report(self, event: str, facts: Facts) -> None:
-        if event == "progress":
-            self.seen.append(facts)
+def limit_of(outcome: Outcome) -> tuple[str, str]:
+    """What was said most often to limit a run, and the words for a person, in the middle of it."""
+    said = [(line["limit"], line["limit_words"]) for line in outcome.log if line.get("limit")]
+    ((limit, _),) = Counter(limit for limit, _ in said).most_common(1)
+    words = [words for each, words in said if each == limit]
+    return limit, words[len(words) // 2]
 
 
-class Runs:
-    def __init__(self, folder: Path, server: Server, recorder: Recorder) -> None:
-        self.folder, self.server, self._recorder = folder, server, recorder
-
-    def limit(self, rows: Any, **options: Any) -> Verdict:
-        """What was said most often to limit it."""
-        usual = {"distributor": "inline", "output_folder": str(self.folder / "out"), "dedupe": "none", "retries": 0}
-        usual["output_format"] = "webdataset"
-        rows = [{"url": url} for url in rows] if isinstance(rows, list) else rows
-        config = Config.from_options({"url_list": rows, "quiet": True, "report": False, **usual, **options})
-        report = make_dataset(config, more=[self._recorder])
-        assert report.successes == report.count
-        last = self._recorder.seen[-1]
-        assert last["rows"] == report.count
-        assert last["attempts"] >= report.attempts > 0
-        said = [Verdict(each["limit"], each["limit_words"]) for each in self._recorder.seen if each["limit"]]
-        (limit, _), *_ = Counter(verdict.limit for verdict in said).most_common(1)
-        found = [verdict for verdict in said if verdict.limit == limit]
-        return found[len(found) // 2]  # in the middle of it
-
-    def urls(self, name: str, count: int) -> list[str]:
-        return [self.server.url(name)] * count
+@pytest.mark.parametrize(
+    ("rows", "options", "limit", "words"),
+    [
+        (dict.fromkeys(range(60), "slow:0.2"), {"thread_count": 4}, "nothing", "--thread_count"),
+        (dict.fromkeys(range(32), "flow:0.3"), {"thread_count": 4}, "bodies", "B/s in all"),
+        (dict.fromkeys(range(120), "ok"), {"host_delay": 0.05}, "hosts", "127.0.0.1"),
+    ],
+    ids=["slow answers", "slow bodies", "a host that may be asked now and then only"],
+)
+def test_what_servers_do_slowly_is_named(rows: Any, options: Any, limit: str, words: str) -> None:
+    outcome = Play({f"{n}.txt": Row(answer, BODY) for n, answer in rows.items()}, **TOLD, **options).run()
+    assert outcome.codes == {"success": len(rows)}
+    found, message = limit_of(outcome)
+    assert (found, words in message) == (limit, True), message
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
-    recorder = Recorder()
-    site = tmp_path / "site"
-    site.mkdir()
-    for name in ("a.txt", "slow.txt", "flow.txt", "silent.txt"):
-        (site / name).write_bytes(BODY)
-    (site / "big.bin").write_bytes(bytes(range(256)) * (1 << 15))
-    script = {
-        "slow.txt": ["slow:0.2"],
-        "flow.txt": ["flow:0.3"],
-        "silent.txt": ["ok"] * 10 + ["hold"],
-    }
-    with serve(site, script) as server:
-        yield Runs(tmp_path, server, recorder)
-
-
-def test_servers_that_take_long_to_answer_ask_for_more_places(runs: Runs) -> None:
-    verdict = runs.limit(runs.urls("slow.txt", 60), thread_count=4)
-    assert verdict.limit == "nothing"
-    assert "--thread_count" in verdict.message
-
-
-def test_bodies_that_come_slowly_are_the_network(runs: Runs) -> None:
-    verdict = runs.limit(runs.urls("flow.txt", 32), thread_count=4)
-    assert verdict.limit == "bodies"
-    assert "B/s in all" in verdict.message
-
-
-def test_a_host_that_may_be_asked_now_and_then_only(runs: Runs) -> None:
-    verdict = runs.limit(runs.urls("a.txt", 120), host_delay=0.05)
-    assert verdict.limit == "hosts"
-    assert "127.0.0.1" in verdict.message
-
-
-def test_name_servers_that_take_long(runs: Runs) -> None:
+def test_name_servers_that_take_long() -> None:
     names = [f"h{number}.test" for number in range(36)]
-    port = runs.server.base_url.rpartition(":")[2].strip("/")
+    play = Play({"a.txt": Row(body=BODY)})
+    (play.folder / "l.txt").write_text("".join(f"http://{name}:{play.web.port}/a.txt\n" for name in names))
     with serve_dns({name: ["delay:0.3 a:127.0.0.1"] for name in names}) as dns:
-        verdict = runs.limit([f"http://{name}:{port}/a.txt" for name in names], thread_count=4, nameservers=dns.address)
-    assert verdict.limit == "dns"
-    assert "--nameservers" in verdict.message
+        outcome = play.run("download", "l.txt", thread_count=4, nameservers=dns.address, dedupe="none", **TOLD)
+    limit, words = limit_of(outcome)
+    assert (limit, "--nameservers" in words) == ("dns", True)
 
 
 @pytest.mark.slow
-def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve_buckets() as new_bucket, ExitStack() as stack:
-        bucket = new_bucket()
-        enter(bucket, monkeypatch)
-        stack.enter_context(bucket.slow("PUT", 0.08))
-        verdict = runs.limit(runs.urls("a.txt", 45), output_folder=bucket.url, number_sample_per_shard=5)
-    assert verdict.limit == "store"
+def test_a_store_that_takes_long() -> None:
+    play = Play({f"{n}.txt": Row(body=BODY) for n in range(45)}, store="s3", number_sample_per_shard=5, **TOLD)
+    with play.bucket.slow("PUT", 0.08):
+        assert limit_of(play.run())[0] == "store"
 
 
 @pytest.mark.slow
-def test_a_list_that_takes_long(runs: Runs) -> None:
+def test_a_list_that_takes_long() -> None:
+    play = Play({"a.txt": Row(body=BODY)}, number_sample_per_shard=10, dedupe="none", **TOLD)
     schema = pa.schema([("url", pa.string())])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for _ in range(120):  # long enough for several verdicts before its end
             time.sleep(0.05)
-            yield pa.record_batch([[runs.server.url("a.txt")]], schema=schema)
+            yield pa.record_batch([[play.web.url("a.txt")]], schema=schema)
 
-    verdict = runs.limit(pa.RecordBatchReader.from_batches(schema, batches()), number_sample_per_shard=10)
-    assert verdict.limit == "rows"
-    assert "The url list" in verdict.message
+    outcome = play.run("download", pa.RecordBatchReader.from_batches(schema, batches()), way="python")
+    limit, words = limit_of(outcome)
+    assert (limit, "The url list" in words) == ("rows", True)
 
 
 @pytest.mark.slow
-def test_a_process_that_is_always_busy(runs: Runs) -> None:
-    verdict = runs.limit(
-        runs.urls("big.bin", 240),
-        distributor="multiprocessing",
-        processes_count=1,
-        compute_hash="sha512",
-        output_format="dummy",
-    )
-    assert verdict.limit == "cpu"
-    assert "CPU" in verdict.message
+def test_a_process_that_is_always_busy() -> None:
+    rows = {f"{n}.bin": Row(body=bytes([n]) * (1 << 23)) for n in range(30)}
+    options = {"compute_hash": "sha512", "output_format": "dummy", "distributor": "multiprocessing", **TOLD}
+    limit, words = limit_of(Play(rows, processes_count=1, **options).run())
+    assert (limit, "CPU" in words) == ("cpu", True)

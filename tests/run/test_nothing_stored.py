@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from any2ds import download, retry
+from any2ds import download
 from any2ds.core.errors import InputError
 from any2ds.core.reports import RunReport
 from any2ds.testing.server import Server, serve
@@ -168,52 +167,6 @@ class TestTextWithColumns:
         assert refused(server, path).endswith(
             "a txt holds one URL a line: keep the first URL of each line, and leave out lines that are none"
         )
-
-    @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\n\r", "\r\r\n"])
-    def test_every_line_end_ends_a_line(self, server: Server, tmp_path: Path, end: str) -> None:
-        path = tmp_path / "list.txt"
-        path.write_bytes(end.join([server.url("a.jpg")] * 5000).encode())
-        assert run(path, tmp_path / "out", limit=4999).count == 4999
-
-    @pytest.mark.parametrize("line", ['"{}"', "'{}'", "<{}>", ' "{}" ', '" {} "'])
-    def test_quotes_and_brackets_around_a_url_are_no_part_of_it(
-        self, server: Server, tmp_path: Path, line: str
-    ) -> None:
-        path = tmp_path / "list.txt"
-        path.write_text("\n".join([line.format(server.url("a.jpg")), server.url("b.jpg")]))
-        assert run(path, tmp_path / "out").successes == 2
-
-
-class TestExitCode:
-    def test_a_run_that_stores_nothing(self, server: Server, tmp_path: Path) -> None:
-        path = tmp_path / "list.txt"
-        path.write_text("\n".join([server.url("gone.jpg")] * 3))
-        out = tmp_path / "out"
-        ended = any2ds(path, out, "--output_format=files")
-        assert ended.returncode == 4
-        assert "any2ds: nothing was stored: all 3 rows failed as http_404 (" in ended.stderr
-        assert f"The first: {server.url('gone.jpg')}" in ended.stderr
-        assert run(path, tmp_path / "python").successes == 0  # a function returns its report
-
-    def test_several_causes(self, server: Server, tmp_path: Path) -> None:
-        path = tmp_path / "list.txt"
-        path.write_text("\n".join([server.url("gone.jpg"), server.url("gone.jpg"), server.url("shut.jpg"), "no url"]))
-        ended = any2ds(path, tmp_path / "out", "--quiet", "--log_format=json")
-        error = json.loads(ended.stderr.splitlines()[-1])
-        assert (ended.returncode, error["event"], error["exit_code"]) == (4, "error", 4)
-        assert error["message"] == "nothing was stored: of 4 rows, 2 as http_404, 1 as bad_url, 1 as http_403"
-
-    def test_one_stored_row_is_success(self, server: Server, tmp_path: Path) -> None:
-        path = tmp_path / "list.txt"
-        path.write_text("\n".join([server.url("gone.jpg"), server.url("a.jpg")]))
-        for expected in ("written to", "nothing to do"):
-            ended = any2ds(path, tmp_path / "out", "--output_format=files")
-            assert (ended.returncode, expected in ended.stderr) == (0, True)
-
-    def test_a_retry_in_vain_loses_nothing(self, server: Server, tmp_path: Path) -> None:
-        run([server.url("gone.jpg")], tmp_path / "out")
-        assert retry(tmp_path / "out", codes="all", quiet=True, distributor="inline").successes == 0
-        assert any2ds("retry", tmp_path / "out", "--codes=all").returncode == 0
 
 
 def test_rows_that_all_fail_behind_stored_ones_are_not_nothing(server: Server, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What can be seen here of other systems: no fork, no /proc, names of Windows, names that differ in case alone."""
 
-import json
 import os
 import re
 import signal
@@ -215,21 +214,3 @@ def test_names_that_windows_reserves_do_not_name_files(output_format: str, tmp_p
     folded = [str(path).lower() for path in written]
     assert len(folded) == len(set(folded))
     assert pq.read_table(tmp_path / "out" / "00000.parquet")["status"].to_pylist() == ["success"] * len(served)
-
-
-def test_a_list_with_crlf_is_the_list_without(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a")
-    url = (tmp_path / "a.txt").as_uri()
-    lists = {
-        "urls.txt": f"{url}\r\n{url}\r\n",
-        "urls.csv": f"url,caption\r\n{url},one\r\n{url},two\r\n",
-        "urls.jsonl": f"{json.dumps({'url': url})}\r\n{json.dumps({'url': url})}\r\n",
-    }
-    for name, content in lists.items():
-        (tmp_path / name).write_bytes(content.encode())
-        out = f"out-{name.replace(chr(46), chr(45))}"
-        done = run_any2ds(tmp_path, name, out, "--processes_count=1", "--allow_schemes=file")
-        assert done.returncode == 0, done.stderr
-        table = pq.read_table(tmp_path / f"out-{name.replace(chr(46), chr(45))}" / "00000.parquet")
-        assert table["url"].to_pylist() == [url, url]
-        assert table["status"].to_pylist() == ["success", "success"]

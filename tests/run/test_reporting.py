@@ -11,14 +11,8 @@ from typing import Any
 
 import pytest
 
-from any2ds.config.options import StorageOptions, WatchOptions
-from any2ds.run.ledger import Ledger
-from any2ds.run.loop import run
-from any2ds.run.monitor import Outlook
-from any2ds.run.reporters._contract import Facts, Reporter, RunInfo
-from any2ds.run.reporting import Reporters, ThreadedReporter
-from any2ds.storage.lock.lease import RunLock
-from any2ds.storage.opening import open_folder
+from any2ds.run.reporters._contract import Facts, Reporter
+from any2ds.run.reporting import ThreadedReporter
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[2] / "examples" / "data" / "images"
@@ -111,44 +105,6 @@ def test_one_that_falls_far_behind_is_switched_off_and_not_waited_for(
 ) -> None:
     tell(ThreadedReporter("slow", lambda: Told("made", hang)), shards=1100, seconds=1e6)
     assert warnings_in(caplog) == ["the reporter slow is switched off: it is 1,000 events behind"]
-
-
-def test_one_whose_cancel_raises_is_switched_off_all_the_same(hang: Any, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Told):
-        def cancel(self) -> None:
-            raise ValueError("it is gone already")
-
-    tell(ThreadedReporter("broken", lambda: Broken("start", hang)), seconds=0.3)
-    assert warnings_in(caplog) == ["the reporter broken is switched off: it has not finished in time"]
-
-
-def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
-    class Nobody:
-        shards, skipped = (), 0
-
-        def jobs(self) -> Iterator[Any]:
-            yield from ()
-
-        def outlook(self) -> Outlook:
-            return Outlook()
-
-        def map(self, worker: Any, jobs: Any) -> Iterator[Any]:
-            yield from ()
-
-        def stop(self, grace: float) -> None:
-            """There is nothing to be stopped."""
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    first: Any = Told()
-    second: Any = Told("start", interrupt)
-    nobody: Any = Nobody()
-    info = RunInfo("download", open_folder("out", StorageOptions()), {}, StorageOptions(), "x")
-    reporters = Reporters(WatchOptions(), info, quiet=True, more=[first, second])
-    with pytest.raises(KeyboardInterrupt):
-        run(nobody, nobody, reporters, Ledger(nobody, RunLock(), 0), 10.0)
-    assert [event for event, _ in first.reported] == ["made", "start", "finish"]
 
 
 PLUGIN = """

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,10 +67,6 @@ def rows_of(folder: Path) -> list[str]:
     return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path)["url"].to_pylist()]
 
 
-def keys_of(folder: Path) -> list[str]:
-    return [key for path in sorted(folder.glob("*.parquet")) for key in pq.read_table(path)["key"].to_pylist()]
-
-
 def lists_of(folder: Path) -> list[dict[str, Any]]:
     """The segments, with their rows and shards: None as long as no run has read them to the end."""
     found = []
@@ -93,25 +88,6 @@ def refused(go: Go, out: Path, url_list: Any, **options: Any) -> str:
 
 
 class TestSameList:
-    def test_what_is_recorded(self, go: Go, out: Path, tmp_path: Path) -> None:
-        path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
-        go(path)
-        run = json.loads((out / ".any2ds/run").read_text())
-        assert run["columns"] == {"url": "string"}
-        assert run["key_format"].format(shard=2, position=0) == "000020"
-        (segment,) = lists_of(out)
-        assert segment["files"] == [{"name": str(path), "size": path.stat().st_size, "version": "1000000000000"}]
-        assert (segment["first_shard"], segment["rows"], segment["shards"]) == (0, 7, 3)
-        stats = json.loads((out / "00001_stats.json").read_text())
-        assert len(stats["urls_sha256"]) == 64
-        assert stats["any2ds"]
-
-    def test_finished_shards_of_an_unchanged_list_are_not_looked_at(self, go: Go, out: Path, tmp_path: Path) -> None:
-        path = put(tmp_path / "urls.txt", urls(*range(7)))
-        go(path)
-        (out / "00000_stats.json").write_text("?")  # who looked would complain
-        assert go(path).skipped_shards == 3
-
     def test_rows_from_python_are_compared(self, go: Go, out: Path) -> None:
         frame = pd.DataFrame({"url": urls(*range(7))})
         for given in (frame, pa.Table.from_pandas(frame), urls(*range(7)), frame.to_dict("records"), frame["url"]):
@@ -152,39 +128,8 @@ class TestSameList:
         go(path, on_bad_row="stop")
         assert rows_of(out) == urls(*range(12))
 
-    def test_a_list_on_s3_is_known_by_its_etag(self, s3: str, go: Go) -> None:
-        fs = fsspec.filesystem("s3")
-        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(7))).encode())
-        options = {"url_list": f"s3://{s3}/lists/urls.txt", "output_folder": f"s3://{s3}/out"}
-        go(**options)
-        segment = json.loads(fs.cat(f"{s3}/out/.any2ds/segments/0000"))
-        assert segment["files"][0]["version"] == fs.info(f"{s3}/lists/urls.txt")["ETag"]
-        assert go(**options).skipped_shards == 3
-        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(5), "x", "y", *range(8, 12))).encode())
-        with pytest.raises(OutputError, match=r"row 6 of the list \(shard 00001\)"):
-            go(**options)
-        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(12))).encode())
-        assert go(**options).count == 5
-        assert go(**options).skipped_shards == 5
-        (report, names) = go(**options, incremental_mode="overwrite"), fs.ls(f"{s3}/out", refresh=True)
-        assert (report.shards, len(names)) == (4, 9)
-
-
-@pytest.fixture(scope="module")
-def s3(s3_server: None) -> str:
-    """A bucket on a server of this machine."""
-    fsspec.filesystem("s3").mkdir("going-on")
-    return "going-on"
-
 
 class TestChangedList:
-    def test_a_line_inserted_where_a_shard_is_missing(self, go: Go, out: Path, tmp_path: Path) -> None:
-        path = put(tmp_path / "urls.txt", urls(*range(9)), mtime=1000)
-        go(path)
-        (out / "00001_stats.json").unlink()
-        put(path, urls(0, 1, 2, 3, "x", *range(4, 9)), mtime=2000)
-        assert f"row 7 of the list (shard 00002) was {url(6)}, and is now {url(5)}" in refused(go, out, path)
-
     def test_the_order_of_files_counts(self, go: Go, out: Path, tmp_path: Path) -> None:
         put(tmp_path / "lists" / "b.txt", urls(*range(4)))
         go(tmp_path / "lists")
@@ -341,10 +286,3 @@ class TestOverwrite:
         assert "holds what any2ds did not write (000000_stats.json)" in refused(
             go, out, urls(1), incremental_mode="overwrite"
         )
-
-    def test_a_crash_in_the_middle_of_it(self, go: Go, out: Path) -> None:
-        go(urls(*range(7)))
-        for name in ("00000_stats.json", "00001_stats.json", "00002_stats.json", "00000.parquet"):
-            (out / name).unlink()
-        go(urls(1), incremental_mode="overwrite")
-        assert content(out).keys() == ONE_SHARD

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from any2ds import download
 from any2ds.core.errors import OutputError
 from any2ds.core.reports import RunReport
 from tests.support.params import sampled
-
-Run = Callable[..., RunReport]
 
 
 def urls(*numbers: int | str) -> list[str]:
@@ -153,7 +150,6 @@ class TestLists:
 class TestOtherFiles:
     """A file of the user has the name of a shard, in a folder that is no dataset."""
 
-    @pytest.mark.parametrize("mode", ["incremental", "overwrite", "extend"])
     @pytest.mark.parametrize(
         ("name", "options"),
         [
@@ -167,27 +163,12 @@ class TestOtherFiles:
             ("000.tar", {"oom_shard_count": 3}),
         ],
     )
-    def test_it_is_not_written_over(self, tmp_path: Path, name: str, options: dict[str, Any], mode: str) -> None:
+    def test_it_is_not_written_over(self, tmp_path: Path, name: str, options: dict[str, Any]) -> None:
         text_list(tmp_path / "out" / name, "mine")
-        words = refused(tmp_path, urls(1), tmp_path / "out", incremental_mode=mode, **options)
+        words = refused(tmp_path, urls(1), tmp_path / "out", **options)
         assert (
             f"holds {name.split('/')[0]}, which any2ds did not write and would write over: nothing was changed" in words
         )
-
-    def test_others_are_left_alone(self, tmp_path: Path) -> None:
-        names = ("00003.jpg", "3.tar", "0000.tar", "notes.txt", "a.parquet", "00000.csv", "00000/notes.txt")
-        for name in names:
-            text_list(tmp_path / "out" / name, "mine")
-        run(urls(1), tmp_path / "out")
-        assert [(tmp_path / "out" / name).read_text() for name in names] == urls(*["mine"] * len(names))
-
-    def test_what_an_interrupted_run_has_left_is_made_again(self, tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        run(urls(*range(6)), out)
-        for path in out.glob("*_stats.json"):
-            path.unlink()
-        (out / "00002.tar").write_bytes(b"half")
-        assert run(urls(*range(6)), out).shards == 3
 
     def test_files_that_only_the_new_options_would_write_over(self, tmp_path: Path) -> None:
         out = tmp_path / "out"

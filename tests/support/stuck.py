@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
@@ -27,10 +26,7 @@ class StuckFetchers:
     ends_at: str | None = None  # as soon as one of them has come, the fetcher ends
     mutes_at: str | None = None  # as soon as one of them is pulled, no row is pulled and no outcome comes any more
     raises_at: str | None = None  # when one of them has come
-    hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
     kills_at: str | None = None  # when one of them is pulled, the process is killed, as for want of memory
-    takes_nothing: bool = False  # no row is ever pulled
-    ends_after: int | None = None  # rows; so many are pulled, and the fetcher ends when all of their outcomes have come
 
     def __call__(self, options: FetchOptions, buffer: Buffer) -> _StuckFetcher:
         return _StuckFetcher(self, options, buffer)
@@ -40,7 +36,7 @@ class _StuckFetcher:
     def __init__(self, reported: StuckFetchers, options: FetchOptions, buffer: Buffer) -> None:
         self._reported = reported
         self._fetcher = UrlFetcher(options, buffer)
-        self._muted = self._hanging = self._has_lost = False
+        self._muted = self._has_lost = False
 
     @property
     def activity(self) -> int:
@@ -55,8 +51,6 @@ class _StuckFetcher:
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         reported = self._reported
         for batch in self._fetcher.fetch(self._pulled(rows)):
-            if self._hanging:
-                threading.Event().wait()
             if any(_of(fetched, reported.raises_at) for fetched in batch):
                 raise OSError("the fetcher has had enough")
             kept = [fetched for fetched in batch if not _of(fetched, reported.loses)]
@@ -72,16 +66,12 @@ class _StuckFetcher:
         self._fetcher.close()
 
     def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        if self._reported.takes_nothing:
-            threading.Event().wait()
-        for row in islice(rows, self._reported.ends_after):
+        for row in rows:
             if _is(row, self._reported.mutes_at):
                 self._muted = True
                 threading.Event().wait()
             if _is(row, self._reported.kills_at):
                 os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
-            if _is(row, self._reported.hangs_at):
-                self._hanging = True
             yield row
 
 

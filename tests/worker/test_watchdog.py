@@ -19,19 +19,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import Config
-from any2ds.core.errors import RunError, StuckFetcher
-from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.samples import Fetched
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.readers.plan import cuts
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
-from any2ds.worker.fetching import Fetching
 from any2ds.worker.worker import ShardWorker
 from tests.support.jobs import plan
 from tests.support.stuck import StuckFetchers
@@ -144,10 +140,6 @@ def test_a_watch_without_a_limit_never_ends() -> None:
     assert not any(watch.look(float(now), "a") for now in range(1000))
 
 
-def test_the_code_is_one_that_is_worth_another_run() -> None:
-    assert failure_code("watchdog").transient
-
-
 def test_rows_that_were_under_way_in_two_hangs_are_given_up_and_all_rows_after_the_third() -> None:
     job = ShardJob(0, b"", count=4).after_hang([1, 2])
     assert job.given_up() == {}
@@ -161,96 +153,7 @@ def test_rows_that_were_under_way_in_two_hangs_are_given_up_and_all_rows_after_t
 # --- the worker ---
 
 
-class SilentWorker:
-    """The parts of a `Fetching` whose only row is in the steps for some seconds, and then never gets an outcome."""
-
-    activity, robots = 0, RobotsCost()
-    any_open, waits_for_jobs, are_finished, unwritten = True, False, False, ()
-
-    def __init__(self, in_steps: float) -> None:
-        self.now = 0.0  # seconds; each turn of the fetcher takes a quarter
-        self._in_steps = in_steps
-
-    @property
-    def pending(self) -> int:
-        return self.now < self._in_steps
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def rows(self, jobs: object) -> object:
-        return jobs
-
-    def fetch(self, rows: object) -> Iterator[list[Fetched]]:
-        while self.now < 1000:
-            self.now += 0.25
-            yield []
-
-    def robots_cost(self) -> RobotsCost:
-        return RobotsCost()
-
-    def hand_over(self) -> None:
-        """Nothing has passed the steps."""
-
-    def wait(self) -> None:
-        raise AssertionError("the fetcher was given up while a row was in the steps")
-
-    def events(self) -> Iterator[Event]:
-        return iter(())
-
-    def under_way(self) -> dict[int, list[int]]:
-        return {0: [0]}
-
-
-@pytest.mark.parametrize("in_steps", [0, 100])
-def test_a_fetcher_may_be_silent_while_rows_are_in_the_steps(monkeypatch: pytest.MonkeyPatch, in_steps: float) -> None:
-    silent: Any = SilentWorker(in_steps)
-    monkeypatch.setattr("any2ds.worker.fetching.time", silent)
-    with pytest.raises(StuckFetcher, match="nothing has moved for 10 s"):
-        list(Fetching(silent, silent, silent, 10.0, lambda: False).events([]))
-    assert silent.now == pytest.approx(in_steps + 10, abs=1)  # two looks
-
-
 # --- the fetcher ---
-
-
-def test_rows_that_a_fetcher_loses_twice_are_recorded_and_the_others_are_stored(tmp_path: Path, server: Server) -> None:
-    urls = [server.url("bad" if n in (3, 11) else "ok") for n in range(20)]
-    events = work(tmp_path / "out", urls, StuckFetchers(loses="bad"))
-    assert reported(events) == [0, 1, 2, 3]
-    lost = [[None, None, None, "watchdog", None], [None] * 5, [None, "watchdog", None, None, None], [None] * 5]
-    assert codes(tmp_path / "out") == lost
-    assert told(events) == {"success": 18, "watchdog": 2}
-    message = pq.read_table(tmp_path / "out" / "00000.parquet")["error_message"][3].as_py()
-    assert message == "2 processes that were to fetch it got stuck"
-
-
-def test_a_fetcher_that_falls_silent_costs_the_rows_it_had_taken_alone(tmp_path: Path, server: Server) -> None:
-    urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
-    events = work(tmp_path / "out", urls, StuckFetchers(mutes_at="bad"))
-    assert reported(events) == [0, 1, 2, 3]
-    first, second, *others = codes(tmp_path / "out")
-    assert [first, *others] == [[None] * 5] * 3
-    assert second[2:] == ["watchdog", None, None]
-
-
-def test_what_waited_in_memory_and_on_disk_for_a_lost_row_is_stored(
-    tmp_path: Path, server: Server, media: Path
-) -> None:
-    (media / "big").write_bytes(os.urandom(300_000))
-    urls = [server.url("bad"), *[server.url("big")] * 19]
-    options = {"max_buffered_bytes": "1MB", "number_sample_per_shard": 5}
-    for output_format in ("webdataset", "parquet"):
-        out = tmp_path / output_format
-        work(out, urls, StuckFetchers(loses="bad"), output_format=output_format, **options)
-        assert [code for shard in codes_of(out, output_format) for code in shard] == ["watchdog", *[None] * 19]
-
-
-def codes_of(out: Path, output_format: str) -> list[list[str | None]]:
-    if output_format == "parquet":
-        for path in out.glob("*.parquet"):
-            assert {len(data) for data in pq.read_table(path)["data"].to_pylist() if data} == {300_000}
-    return codes(out)
 
 
 def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server: Server) -> None:
@@ -259,34 +162,6 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
     assert reported(events) == list(range(10))
     found = [code for shard in codes(tmp_path / "out") for code in shard]
     assert set(found) <= {None, "watchdog"}
-
-
-def test_a_shard_without_rows_under_way_is_not_what_a_fetcher_is_stuck_with(tmp_path: Path, server: Server) -> None:
-    config = config_of(tmp_path / "out")
-    worker = ShardWorker(config.output, config.fetch, StuckFetchers(ends_after=2))
-    with pytest.raises(StuckFetcher) as raised:
-        list(worker(jobs_for([server.url("ok")] * 5)))
-    assert raised.value.under_way == {}
-
-
-def test_a_run_in_which_no_shard_is_to_blame_ends_without_failed_rows(tmp_path: Path, server: Server) -> None:
-    with pytest.raises(RunError, match=r"end at once, .*ended without all rows"):
-        work(tmp_path / "out", [server.url("ok")] * 5, StuckFetchers(ends_after=2))
-    assert codes(tmp_path / "out") == []
-
-
-@pytest.mark.slow
-def test_rows_are_neither_lost_nor_stored_twice_when_processes_get_stuck(tmp_path: Path, server: Server) -> None:
-    urls = [server.url("bad" if n % 40 == 39 and n < 400 else "ok") + f"?{n}" for n in range(2000)]
-    config = config_of(tmp_path / "out", number_sample_per_shard=100, thread_count=4, watchdog_timeout=0)
-    events = list(run_in_processes(config, jobs_for(urls, 100), StuckFetchers(ends_at="bad"), processes=2))
-    assert reported(events) == list(range(20))
-    found = codes(tmp_path / "out")
-    assert [len(shard) for shard in found] == [100] * 20
-    assert found[4:] == [[None] * 100] * 16  # a shard without such a row is complete, also where it was open with one
-    rows = Counter(code or "success" for shard in found for code in shard)
-    assert set(rows) == {"success", "watchdog"}
-    assert told(events) == dict(rows)
 
 
 def test_a_fetcher_that_raises_costs_the_open_shards_alone(tmp_path: Path, server: Server) -> None:
@@ -395,16 +270,6 @@ def run_in_processes(
     return MultiprocessingDistributor(options).map(ShardWorker(config.output, config.fetch, stuck), jobs)
 
 
-@pytest.mark.slow
-def test_a_row_that_hangs_a_library_costs_its_shard_only(tmp_path: Path, server: Server) -> None:
-    urls = [server.url("bad" if n == 12 else "ok") for n in range(25)]
-    config = config_of(tmp_path / "out", watchdog_timeout=2)
-    events = list(run_in_processes(config, jobs_for(urls), StuckFetchers(hangs_at="bad")))
-    assert reported(events) == [0, 1, 2, 3, 4]
-    assert not [event for event in events if isinstance(event, ShardError)]
-    assert codes(tmp_path / "out") == [[None] * 5, [None] * 5, ["watchdog"] * 5, [None] * 5, [None] * 5]
-
-
 FROZEN_RUN = """
 import json, sys
 from any2ds import download
@@ -448,26 +313,6 @@ def test_a_frozen_process_is_replaced_and_every_shard_is_complete(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, media: Path) -> None:
-    out = tmp_path / "out"
-    with serve(media, {"bad": ["hold", "404"]}) as server:
-        urls = [server.url("bad" if n == 12 else "ok") for n in range(100)]
-        with frozen_run(urls, out, 2) as running:
-            server.wait_for("bad")
-            everybody = [running.pid, *children(running.pid)]
-            for pid in everybody:
-                os.kill(pid, signal.SIGSTOP)
-            subprocess.run(["sleep", "8"], check=True)  # longer than any process may be silent
-            server.release()
-            for pid in everybody:
-                os.kill(pid, signal.SIGCONT)
-            said, logged = running.communicate(timeout=LONG)
-    assert (running.returncode, said) == (0, "100 100\n"), logged
-    assert logged == ""
-    assert codes(out) == [[None] * 5] * 20
-
-
-@pytest.mark.slow
 def test_a_process_that_never_answers_its_jobs_is_killed_until_there_is_no_hope() -> None:
     worker = ScriptedWorker(hanging=frozenset({1}), patience=3.0)  # a busy machine may be silent for a second
     distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 2}).run)
@@ -483,10 +328,3 @@ def test_a_process_that_waits_for_its_disk_is_waited_for() -> None:
     distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
     events = list(distributor.map(worker, jobs_of(1)))
     assert reported(events) == [0]
-
-
-@pytest.mark.slow
-def test_fetchers_that_take_nothing_end_the_run_in_processes_too(tmp_path: Path, server: Server) -> None:
-    config = config_of(tmp_path / "out")
-    with pytest.raises(RunError, match=r"end at once, .*nothing has moved for"):
-        list(run_in_processes(config, jobs_for([server.url("ok")]), StuckFetchers(takes_nothing=True)))

@@ -11,13 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from any2ds import download, retry
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
-from any2ds.testing.server import serve
 from any2ds.testing.writing import indexes
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 
@@ -113,27 +111,3 @@ def test_tars_of_others(tmp_path: Path, form: int) -> None:
             file.addfile(info, io.BytesIO(bytes(700)))
     (tmp_path / "00000.tar.idx").write_bytes(index_of(tar))
     assert [list(sample(tar, n)) for n in range(4)] == [names[:2], [names[2]], [names[3]], [names[4]]]
-
-
-class TestShards:
-    @pytest.fixture
-    def dataset(self, tmp_path: Path) -> Path:
-        media = tmp_path / "media"
-        media.mkdir()
-        for n in range(6):
-            (media / f"{n}.bin").write_bytes(os.urandom(3000))
-        with serve(media) as server:
-            urls = [server.url(f"{n}.bin") for n in range(8)]
-            given = {"output_format": "webdataset", "number_sample_per_shard": 4, "distributor": "inline"}
-            download(urls, output_folder=tmp_path / "out", quiet=True, **given)
-            for n in (6, 7):
-                (media / f"{n}.bin").write_bytes(b"late" * 500)
-            retry(tmp_path / "out", codes="all", distributor="inline", quiet=True)
-        return tmp_path / "out"
-
-    def test_of_shards_of_a_retry_too(self, dataset: Path) -> None:
-        tars = sorted(dataset.glob("*.tar"))
-        assert [len(offsets(path)) for path in tars] == [5, 3, 3]
-        for path in tars:
-            assert index_of(path) == path.with_name(f"{path.name}.idx").read_bytes()
-        assert b"late" * 500 in sample(tars[-1], 0).values()

@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from any2ds import download
 from any2ds.testing.server import serve
 
 ROOT = Path(__file__).parents[3]
@@ -103,34 +100,6 @@ def test_no_line_breaks_in_the_middle_of_a_word(terminal: Callable[..., Any], co
         "any2ds.retry('/tmp/does-not-matter')",
     ):
         assert sentence in words
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80])
-def test_the_progress_of_verify_fits_into_the_terminal(terminal: Callable[..., Any], columns: int) -> None:
-    code = """
-import sys
-from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.report import Finding
-from any2ds.dataset.verify.shard import Checked
-
-with Progress(1200, "s3://bucket/a/dataset/of-many-shards", False) as progress:
-    progress.add(Checked([Finding("shard", "a", "a")], rows=10_000, bytes_read=10**9))
-    sys.stdin.readline()
-"""
-    seen = terminal(code, columns)
-
-    shown = sentences(seen.until(lambda shown: any("many-shards" in line for line in shown)))
-
-    for part in (
-        "1 of 1,200 shards checked (",
-        "1 with findings, ",
-        " left, ",
-        "10,000 rows, ",
-        "s3://bucket/a/dataset",
-    ):
-        assert part in shown
-    seen.tell()
-    seen.end()
 
 
 def test_what_is_not_known_is_left_out(terminal: Callable[..., Any]) -> None:
@@ -234,13 +203,6 @@ def test_a_terminal_that_becomes_wider_or_lower_is_used_as_it_is(terminal: Calla
     assert len([line for line in shown if line]) <= 5
 
 
-def test_a_terminal_of_no_columns_has_eighty(terminal: Callable[..., Any]) -> None:
-    seen = terminal("import sys\nsys.stdin.readline()\n" + STORY + "reporter.on_progress(snapshot())\nwait()\n")
-    seen.resize(0, 0, emulated=False)
-    seen.tell()
-    assert max(map(len, seen.until(is_live))) < 80
-
-
 @pytest.mark.parametrize("how", [{"TERM": "dumb"}, {"TERM": ""}])
 def test_a_dumb_terminal_gets_plain_lines(terminal: Callable[..., Any], how: dict[str, str]) -> None:
     code = STORY.replace("WatchOptions()", "WatchOptions(log_interval=0.1)") + "import time\ntime.sleep(0.2)\n"
@@ -328,18 +290,6 @@ def test_a_run_that_is_stopped_leaves_its_end_alone(terminal: Callable[..., Any]
     assert not any("to retry" in line for line in lines)
 
 
-def test_quiet_is_quiet(terminal: Callable[..., Any], tmp_path: Path) -> None:
-    with serve(PICTURES, {}) as server:
-        (tmp_path / "urls.txt").write_text(server.url("bars-01.jpg"))
-        out = f"--output_folder={tmp_path / 'out'}"
-        seen = terminal(
-            [f"--url_list={tmp_path / 'urls.txt'}", out, "--quiet", "--distributor=inline", "--report=false"]
-        )
-        assert seen.end() == [""]
-    assert seen.process.returncode == 0
-    assert seen.raw == b""
-
-
 def test_checking_a_dataset_is_shown_and_leaves_only_its_findings(terminal: Callable[..., Any]) -> None:
     code = """
 import sys
@@ -362,36 +312,9 @@ print("done")
     assert seen.end() == ["done"]
 
 
-def test_findings_are_wrapped_at_words(terminal: Callable[..., Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    download(["nope://a"] * 3, out, number_sample_per_shard=1, distributor="inline", quiet=True, report=False)
-    (out / "00001_stats.json").unlink()
-    seen = terminal(["verify", str(out)], 60)
-    lines = seen.end()
-    assert seen.process.returncode == 3
-    words = " ".join(" ".join(lines).split())
-    assert "INCOMPLETE: 1 shard to go; run the same download command to go on" in words
-    assert "shard 1: unfinished: 00001.parquet and 00001 without stats: the shard is not finished" in words
-    made = terminal(["new", "tulips", f"--folder={tmp_path}"], 30).end()
-    assert "2. put your own URLs and features into" in " ".join(" ".join(made).split())
-
-
 def test_json_lines_are_json_on_a_terminal_as_well(terminal: Callable[..., Any]) -> None:
     code = STORY.replace("WatchOptions()", "WatchOptions(log_format='json', log_interval=0.1)")
     seen = terminal(code + "import time\ntime.sleep(0.2)\nreporter.on_progress(snapshot())\n" + END, 80)
     seen.end()
     events = [json.loads(line)["event"] for line in seen.raw.decode().split("\r\n") if line]
     assert events == ["start", "progress", "progress", "finish"]
-
-
-def test_nobody_reading_any_more_harms_nothing(tmp_path: Path) -> None:
-    with serve(PICTURES, {}) as server:
-        (tmp_path / "urls.txt").write_text(server.url("bars-01.jpg"))
-        command = [sys.executable, "-m", "any2ds", f"--url_list={tmp_path / 'urls.txt'}"]
-        command += ["--file_size=0", "--distributor=inline", "--report=false"]
-        for number, end in enumerate(("2>&-", "2>/dev/full", "2>&1 | head -c 1 >/dev/null; exit ${PIPESTATUS[0]}")):
-            line = f'"$@" --output_folder={tmp_path / str(number)} {end}'
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(["bash", "-c", line, "bash", *command], env=environment, timeout=100, check=False)
-            assert done.returncode == 0, end
-            assert (tmp_path / str(number) / "00000_stats.json").exists()

@@ -11,7 +11,7 @@ import pytest
 from any2ds import download, report, retry, verify
 from any2ds.config.datasets import RETRY_GROUPS, ReportOptions, VerifyOptions
 from any2ds.config.declare import declared
-from any2ds.config.needs import needs_text, option_names
+from any2ds.config.needs import option_names
 from any2ds.config.options import GROUPS, Config
 from any2ds.core.errors import MissingExtra, OptionError, OutputError
 
@@ -88,7 +88,7 @@ def test_every_need_names_options() -> None:
 def test_the_needs_are_shown_in_the_help(groups: Any) -> None:
     for info in declared(groups):
         if info.needs:
-            assert info.help.endswith(f" ({needs_text(info.needs)})")
+            assert info.help.endswith((f" (needs {info.needs})", f" (not with {info.needs.removeprefix('not ')})"))
 
 
 def test_a_config_file_counts_as_given(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ _MATCHED, _REPEATED = b"any2ds_matched", b"any2ds_repeated"  # in the schema of 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsAdded:
-    """What became of the rows of the dataset."""
+    """Counts of the rows of the dataset that the list has, and has not."""
 
     columns: tuple[str, ...]  # as the dataset calls them
     shards: int

@@ -84,7 +84,7 @@ class Dataset:
 
     @property
     def made_by(self) -> str:
-        """Which tool, for a person."""
+        """The tool that has made it, for a person."""
         if self.is_img2dataset:
             return "img2dataset or any2dataset"
         return f"any2ds {self.run.version}" if self.run else "any2ds"
@@ -122,7 +122,7 @@ class Dataset:
         return None
 
     def others(self) -> list[Entry]:
-        """What belongs to no shard, without the files of any2ds and of the system."""
+        """Files and folders that belong to no shard, without those of any2ds and of the system."""
         own = {*layout.FOLDER_FILES, *tfds.names_of(self.run.options if self.run else {})}
         if layout.RECIPE_FILE in self.entries:
             own.update(name for name in self.entries if name.endswith(tfds.LABELS_END))
@@ -175,7 +175,7 @@ class Dataset:
 
     @property
     def members(self) -> Members | None:
-        """What a sample consists of, where the rows of its list have several URLs."""
+        """The files of a sample, where the rows of its list have several URLs."""
         return Members.of(self.run.options) if self.run else None
 
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
@@ -225,7 +225,7 @@ class Dataset:
         return [shard_id for shard_id in shard_ids if self.run.layout.own_metadata_name(shard_id) in own]
 
     def _in(self, inner: str) -> Iterator[Entry]:
-        """What lies directly in the folder, or in a folder of it. Raises whatever the file system raises."""
+        """Entries directly in the folder, or in a folder of it. Raises whatever the file system raises."""
         folder = self.folder
         root = folder.path.rstrip("/")
         is_file = has_others = False

@@ -1,4 +1,4 @@
-"""Which shards a dataset should have, by its segments. Pure."""
+"""The shards that a dataset should have, by its segments. Pure."""
 
 from __future__ import annotations
 

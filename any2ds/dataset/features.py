@@ -77,11 +77,11 @@ class Feature(ABC):
         return value
 
     def arrow_type(self) -> pa.DataType:
-        """Of its column."""
+        """Type of its column."""
         return self.type
 
     def options(self) -> dict[str, Any]:
-        """What it was made with, but for `doc`."""
+        """Options that it was made with, but for `doc`."""
         given = {name: getattr(self, name) for name in self.option_names}
         given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
         return {name: value for name, value in given.items() if value is not None and value is not False}
@@ -147,7 +147,7 @@ class Scalar(Feature):
 
 
 class ClassLabel(Feature):
-    """One of some classes: its name or its number, from 0; -1 for none. It is stored and read as the number.
+    """A class among several: its name or its number, from 0; -1 for none. It is stored and read as the number.
 
     `names` are the classes in order, or a file with one name a line; with `num_classes` they have no names.
     """
@@ -492,7 +492,7 @@ def feature_of(given: Any) -> Feature:
 
 
 def of_spec(spec: Mapping[str, Any]) -> Feature:
-    """What `spec` was made from. Raises KeyError, TypeError or UsageError for anything else."""
+    """Feature of which `spec` was made. Raises KeyError, TypeError or UsageError for anything else."""
     options = {name: value for name, value in spec.items() if name != "type"}
     kind = _KINDS[spec["type"]]
     if "feature" in options:
@@ -571,7 +571,7 @@ class Features:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the columns that are no files."""
+        """Schema of the columns that are no files."""
         return pa.schema([pa.field(leaf.column, leaf.feature.arrow_type()) for leaf in self.columns])
 
     def encode(

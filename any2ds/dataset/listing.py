@@ -148,7 +148,7 @@ class Shards(Sequence[ShardFiles]):
 
     @property
     def ends(self) -> frozenset[str]:
-        """Of the names of their files."""
+        """Ends of the names of their files."""
         return frozenset(self._sizes)
 
     def finished(self) -> Shards:

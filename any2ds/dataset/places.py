@@ -103,7 +103,7 @@ def located(wanted: Options, stores: Stores | None = None) -> Options:
 
 
 def of_place(open: Callable[[str, Stores], T], place: str, data_dir: str | None, stores: Stores) -> T:
-    """What `open` gives for a folder, or for that of the recipe of this name (`data_dir=None`: the usual one).
+    """Result of `open` for a folder, or for the folder of the recipe of this name (`data_dir=None`: the usual one).
 
     Raises what `open` raises, and OutputError if there is neither.
     """
@@ -141,7 +141,7 @@ def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
 
 
 def names_in(folder: str, stores: Stores | None) -> list[str]:
-    """What lies in a folder, but for what is hidden; nothing if it is not there."""
+    """Names of what lies in a folder, but for hidden files; none if it is not there."""
     return [name for name in open_folder(folder, stores=stores).names() if name[:1] not in (".", "_")]
 
 

@@ -39,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """What `.any2ds/recipe` holds."""
+    """Content of `.any2ds/recipe`."""
 
     name: str
     version: str
@@ -94,13 +94,13 @@ class RecipeFile:
 
     @classmethod
     def of(cls, output: OutputFolder) -> RecipeFile | None:
-        """That of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
+        """Recipe of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
         content = output.read(layout.RECIPE_FILE)
         return None if content is None else cls.parse(content)
 
     @classmethod
     def found(cls, output: OutputFolder, names: Container[str]) -> RecipeFile | None:
-        """That of a dataset with files of these names; None as well if it cannot be understood."""
+        """Recipe of a dataset with files of these names; None as well if it cannot be understood."""
         with suppress(ValueError):
             return cls.of(output) if layout.RECIPE_FILE in names else None
         return None

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def read_manifest(output: OutputFolder) -> Manifest | None:
-    """What the dataset in a folder says of itself; None if there is none. Raises OutputError if it cannot be read."""
+    """Manifest of the dataset in a folder; None if there is none. Raises OutputError if it cannot be read."""
     try:
         content = output.read(RUN_FILE)
         return None if content is None else Manifest.parse(content, segment_files(output))
@@ -32,7 +32,7 @@ def read_manifest(output: OutputFolder) -> Manifest | None:
 
 
 def segment_files(output: OutputFolder) -> dict[str, bytes]:
-    """What the files in `.any2ds/segments/` hold, by name. Raises OSError, or any exception of the file system."""
+    """Contents of the files in `.any2ds/segments/`, by name. Raises OSError, or any exception of the file system."""
     names = [name for name in output.names(layout.SEGMENTS_FOLDER) if not name.endswith(layout.SEGMENT_ROWS)]
     contents = output.read_many([f"{layout.SEGMENTS_FOLDER}/{name}" for name in names])
     found = zip(names, (content for _, content in contents), strict=True)

@@ -57,7 +57,7 @@ class ShardSample:
 
     @property
     def writer(self) -> type[ShardWriter]:
-        """That of its format. Raises MissingExtra where a library for it is not installed."""
+        """Writer of its format. Raises MissingExtra where a library for it is not installed."""
         return self.dataset.writer or cast(
             "type[ShardWriter]", plugins.load("writers", self.dataset.output_format or "")
         )
@@ -71,8 +71,11 @@ class ShardSample:
         seed: int = 0,
         unfinished: bool = False,
     ) -> ShardSample:
-        """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
-        one that is being built, unless it may be `unfinished`."""
+        """Sample of a dataset, of the same shards each time.
+
+        Raises OutputError for a folder that holds no dataset, or gives no answer, and for one that is being built,
+        unless it may be `unfinished`.
+        """
         folder = open_folder(url, stores=stores)
         try:
             if not (listed := ShardList.of(folder)).is_open:  # as while a run is at work

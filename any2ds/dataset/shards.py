@@ -145,7 +145,7 @@ class ShardTable:
 
 @dataclass(frozen=True, slots=True)
 class ShardList:
-    """What `.any2ds/shards` holds."""
+    """Content of `.any2ds/shards`."""
 
     table: ShardTable
     is_open: bool  # a run is at work, or was killed: shards may have been added since

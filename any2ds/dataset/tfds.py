@@ -85,8 +85,8 @@ def dataset_info(
     entries: Sequence[ShardEntry],
     options: OutputOptions,
 ) -> dict[str, Any]:
-    """What dataset_info.json says of each dataset, with the shards of each of its splits; no splits where shard numbers
-    are too long."""
+    """Content of dataset_info.json that all datasets have, with the shards of each split; without splits where shard
+    numbers are too long."""
     shards = 1 + max((entry.shard_id for entry in entries), default=-1)
     template = shard_template(options.layout, shards)
     file_name = f"{template}.{options.output_format}"

@@ -42,7 +42,7 @@ _EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """What loading a dataset depends on."""
+    """Facts that loading a dataset depends on."""
 
     folder: str  # path or URL
     output_format: str
@@ -52,7 +52,7 @@ class Loadable:
 
     @classmethod
     def of(cls, dataset: Dataset, exts: Mapping[str, int]) -> Loadable:
-        """What the folder says; `exts` tells how many files have which extension."""
+        """Facts of the folder; `exts` tells how many files have which extension."""
         options: Mapping[str, object] = dataset.run.options if dataset.run else {}
         return cls(
             redacted(dataset.folder.url),
@@ -107,8 +107,8 @@ def _package(of: Loadable, is_decoded: bool) -> str:
 
 
 def _literals(of: Loadable) -> dict[str, str]:
-    """What stands for the names in the template, as Python writes it. Names of shards begin with a digit, unlike those
-    of all other files."""
+    """Values of the names in the template, as Python writes them. Names of shards begin with a digit, unlike those of
+    all other files."""
     path = of.path if ":" not in of.path.partition("/")[0] else f"./{of.path}"  # no scheme of a URL
     return {
         **{f"SHARDS_{end.upper()}": literal(f"{glob.escape(path)}/[0-9]*.{end}") for end in _SHARD_ENDS},
@@ -128,7 +128,7 @@ def shard_table(dataset: Dataset) -> ShardTable:
 
 
 def kind_of(exts: Mapping[str, int]) -> str:
-    """What nine in ten files are, one of `kinds.KINDS`; "" if they are of no one kind."""
+    """Kind of nine in ten files, one of `kinds.KINDS`; "" if they are of no one kind."""
     kinds: Counter[str] = Counter()
     for ext, files in exts.items():
         kinds[kind_of_ext(ext)] += files

@@ -46,7 +46,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What there is to see of a file: nothing of what cannot be shown."""
+    """Everything to see of a file: nothing of what cannot be shown."""
 
     kind: Kind
     picture: Picture | None = None

@@ -42,7 +42,7 @@ _LIBRARIES = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av",
 
 
 def kind_of(mime_type: str, ext: str) -> Kind:
-    """Which kind of media a file is."""
+    """Kind of media of a file."""
     for kind in ("image", "audio", "video"):
         if mime_type.startswith(f"{kind}/"):
             return kind
@@ -78,7 +78,7 @@ class PreviewPool:
                 log.debug("no thumbnails: it %s", error)
 
     def view(self, data: bytes, mime_type: str, ext: str, patience: float = math.inf) -> View:
-        """What there is to see of a file. Whatever is wrong with it, not installed, or takes longer than `patience`
+        """Everything to see of a file. Whatever is wrong with it, not installed, or takes longer than `patience`
         seconds, there is less."""
         kind = kind_of(mime_type, ext)
         if kind == "text":

@@ -74,12 +74,12 @@ def environment() -> Environment:
 
 
 def meaning(code: str) -> str:
-    """What an outcome means, in one sentence; empty for codes of other tools."""
+    """Meaning of an outcome, in one sentence; empty for codes of other tools."""
     return "what is rarer than these" if code == "other" else meaning_of(code)
 
 
 def advice(code: str) -> str:
-    """What to do about an outcome, if anything."""
+    """Advice about an outcome, if there is any."""
     known = known_outcome(code)
     return known.advice if known is not None else ""
 

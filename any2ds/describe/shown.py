@@ -1,4 +1,4 @@
-"""What strangers wrote, as it may be shown to people: in the report, the card and other pages."""
+"""Texts of strangers, as they may be shown to people: in the report, the card and other pages."""
 
 from __future__ import annotations
 

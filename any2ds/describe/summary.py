@@ -1,4 +1,4 @@
-"""What is in a dataset: one `Summary`, which inspect, the report (HTML, Markdown, JSON) and the card show.
+"""Contents of a dataset: one `Summary`, which inspect, the report (HTML, Markdown, JSON) and the card show.
 
 Totals are of all shards; outcomes and times are from the statistics of as many as there is time for; types, sizes and
 hosts are from the metadata of some. Small datasets are read as a whole; `Coverage` says how much was read.
@@ -42,7 +42,7 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """What became of the rows of a host, in the shards whose metadata were read."""
+    """Outcomes of the rows of a host, in the shards whose metadata were read."""
 
     name: str  # with its port, where URLs name one
     rows: int
@@ -162,7 +162,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """What the run that writes the report knows of itself."""
+    """Facts that the run which writes the report knows of itself."""
 
     given: Given = field(default_factory=dict)
     gained_nothing: bool = False  # it was a retry, and no row arrived
@@ -285,7 +285,7 @@ def _lists(dataset: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def with_limit(given: Given, lists: Sequence[Mapping[str, Any]]) -> Given:
-    """What was given, with the limit of rows of the last list, which later commands may have raised."""
+    """Options that were given, with the limit of rows of the last list, which later commands may have raised."""
     limit = lists[-1]["limit"] if lists else None
     others = {name: value for name, value in given.items() if name != "limit"}
     return {**others, "limit": (str(limit), "call")} if limit else others

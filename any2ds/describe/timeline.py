@@ -1,4 +1,4 @@
-"""What was done when, by the times of shards, of which many are open at once. Pure.
+"""Work over time, by the times of shards, of which many are open at once. Pure.
 
 Pauses in which no shard was open, between a run and the next that continues it, are left out.
 """
@@ -32,7 +32,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """What was done in a span of time, with a share of each shard that was open for longer."""
+    """Work in a span of time, with a share of each shard that was open for longer."""
 
     start: float  # seconds at work since the beginning
     seconds: float

@@ -1,4 +1,4 @@
-"""What a writer of one output format implements."""
+"""The methods of a writer of one output format, and of the shards that it makes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ShardData(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a sample that is read by number consists of."""
+    """Parts of a sample that is read by number."""
 
     columns: tuple[str, ...] | None = None  # `data` and columns of the metadata; None: all
     schema: pa.Schema | None = None  # of the metadata; None if there are none

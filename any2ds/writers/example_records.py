@@ -1,4 +1,4 @@
-"""What a record of a tfrecord or arrayrecord shard says, for whoever reads them without TensorFlow."""
+"""Content of the records of tfrecord and arrayrecord shards, for programs without TensorFlow."""
 
 from any2ds.writers.formats._example import parse as parse_example
 

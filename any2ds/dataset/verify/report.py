@@ -1,4 +1,4 @@
-"""What `verify` found: findings of a closed list of kinds, and the report as text and JSON."""
+"""Findings of `verify`, of a closed list of kinds, and its report as text and JSON."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
-    """What was checked, and what is wrong."""
+    """Figures of what was checked, and findings of what is wrong."""
 
     output_folder: str
     shards: int = 0  # finished

@@ -56,7 +56,7 @@ class ShardTask:
 
 @dataclass(slots=True)
 class Checked:
-    """What was checked of a shard, or of several, and what is wrong."""
+    """Figures of what was checked of a shard, or of several, and findings of what is wrong."""
 
     findings: list[Finding] = field(default_factory=list)
     rows: int = 0  # that no other shard has, by the statistics

@@ -152,7 +152,7 @@ def _lost(task: ShardTask, why: str) -> Checked:
 
 
 def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[Finding]:
-    """What is wrong with the run file, and with the shards compared with its url lists."""
+    """Findings about the run file, and about the shards compared with its url lists."""
     if missing := expected.missing:
         yield Finding("missing", f"{are_text(missing)} missing: the same download command makes what is missing")
     if dataset.run is None and not dataset.is_img2dataset:
@@ -172,7 +172,7 @@ def _strays(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _others(dataset: Dataset) -> list[Entry]:
-    """What does not belong to the dataset, without its card."""
+    """Entries that do not belong to the dataset, without its card."""
     return sorted((entry for entry in dataset.others() if entry.name != layout.CARD_FILE), key=lambda entry: entry.name)
 
 
@@ -310,7 +310,7 @@ def _write_sidecars(dataset: Dataset, shard_id: int) -> bool:
 
 
 def _done(work: Callable[[], bool], shard_id: int, message: str, failed: list[Finding]) -> bool:
-    """What `work` returns; False where it raises anything but LockLost, which becomes a finding."""
+    """Result of `work`; False where it raises anything but LockLost, which becomes a finding."""
     try:
         return work()
     except LockLost:

@@ -70,7 +70,7 @@ class Card:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a card tells of, each part of which takes long to find out for a million shards."""
+    """Facts for a card, each of which takes long to find out for a million shards."""
 
     dataset: Dataset
     found: Summary

@@ -23,7 +23,7 @@ _PLAIN_KEY = re.compile(r"[a-z][a-z_]*")
 _LINE = re.compile(r"""([a-z][a-z_]*|"(?:[^"\\]|\\.)*"):(?: (.+))?""")
 _WORDS = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z][\w ./+-]*", re.IGNORECASE)  # text in YAML
 _POWERS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-# What `datasets` makes of a member of a tar file by the last part of its name, before anybody asks.
+# Types that `datasets` gives the members of a tar file by the last part of their names, before anybody asks.
 _TEXTS = frozenset({"txt", "text", "transcript"})
 _NUMBERS = frozenset({"cls", "cls2", "index", "inx", "id"})
 _OBJECTS = frozenset({"json", "jsn"})
@@ -55,7 +55,7 @@ def size_category(samples: int) -> str:
 def configs(
     name: str, files: Sequence[Mapping[str, Any]], all_files: Sequence[Mapping[str, Any]] | None, state: str
 ) -> list[dict[str, Any]]:
-    """Which files are which split, in the configuration that `load_dataset` takes without another word.
+    """Files of each split, in the configuration that `load_dataset` takes without another word.
 
     With `all_files`, rows that are not stored are left out, and a second configuration has them. `state` is another
     text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under the
@@ -73,7 +73,7 @@ def configs(
 
 
 def features_of_members(exts: Iterable[str], schema: pa.Schema) -> list[dict[str, Any]] | None:
-    """Those of tar files whose samples have members with these extensions, any of which may be absent.
+    """Features of tar files whose samples have members with these extensions, any of which may be absent.
 
     `schema` is that of the metadata, which the `.json` of a sample says. None if `datasets` has to find out by itself.
     """
@@ -109,7 +109,7 @@ def media_feature(exts: Iterable[str]) -> str | None:
 
 
 def features_of_columns(schema: pa.Schema, data_column: str, feature: str) -> list[dict[str, Any]] | None:
-    """Those of parquet files of which one column holds images or the like; None if a type has no name there."""
+    """Features of parquet files of which one column holds images or the like; None if a type has no name there."""
     others = _all(pa.schema([field for field in schema if field.name != data_column]), is_json=False)
     if others is None:
         return None
@@ -199,7 +199,7 @@ def _key(name: str) -> str:
 
 def _json(value: Any) -> str:
     written = json.dumps(value, ensure_ascii=False)
-    # What YAML does not allow in a text, or takes for the end of a line, such as one that would end the header.
+    # Characters that YAML does not allow in a text, or takes for the end of a line, which would end the header.
     return "".join(char if char.isprintable() or char > "\uffff" else json.dumps(char)[1:-1] for char in written)
 
 
@@ -220,7 +220,7 @@ def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[s
 
 
 def parts(card: str) -> tuple[str, str] | None:
-    """What stands before and behind our part, as people left it; None where there is no such part."""
+    """Text before and behind our part, as people left it; None where there is no such part."""
     lines = card.splitlines(keepends=True)
     begins = [number for number, line in enumerate(lines) if line.strip() == BEGIN]
     ends = [number for number, line in enumerate(lines) if line.strip() == END]

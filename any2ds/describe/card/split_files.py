@@ -1,4 +1,4 @@
-"""Which files of a dataset are which of its splits, as patterns that Hugging Face's `datasets` and Hub expand."""
+"""The files of each split of a dataset, as patterns that Hugging Face's `datasets` and Hub expand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _named(runs: Runs, layout: Layout, shards: Sequence[int], extension: str) ->
 
 
 def _patterns(first: int, last: int, layout: Layout) -> Iterator[str]:
-    """Those of the names of shards with these numbers, which have a range for each length."""
+    """Patterns of the names of shards with these numbers, in a range for each length."""
     while first <= last:
         name = layout.shard_name(first)
         end = min(last, 10 ** len(name) - 1)

@@ -59,7 +59,7 @@ def html(
 
 
 def _tables(summary: Summary) -> dict[str, Any]:
-    """What both forms show, in order."""
+    """Tables that both forms show, in order."""
     return {
         "summary": summary,
         "name": _title(summary),
@@ -86,7 +86,7 @@ def _last_part(path: str) -> str:
 
 
 def _sampled(summary: Summary) -> str:
-    """Which figures are of some shards only; empty if none are."""
+    """Sentence on the figures that are of some shards only; empty if none are."""
     looked = summary.coverage
     figures = [
         ("outcomes and times", looked.shards_of_stats, looked.rows_of_stats),
@@ -101,7 +101,7 @@ def _sampled(summary: Summary) -> str:
 
 
 def _contents(summary: Summary) -> str:
-    """What the dataset holds, such as `1,200 images`; by the most frequent types."""
+    """Contents of the dataset, such as `1,200 images`; by the most frequent types."""
     count = summary.samples if summary.samples is not None else summary.successes
     kinds: Counter[str] = Counter()
     for name, figures in summary.types.items():
@@ -119,7 +119,7 @@ def _sources(summary: Summary) -> str:
 
 
 def _tile(value: float | None) -> str:
-    """What is too long to be read at a glance is rounded."""
+    """A number, rounded if it is too long to be read at a glance."""
     return text.number(value) if value is None or value < 1e9 else text.estimate(value)
 
 

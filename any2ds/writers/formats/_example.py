@@ -41,14 +41,14 @@ _NULLS: Mapping[Kind, Any] = {"bytes": b"", "int64": 0, "float": float("nan")}  
 
 @dataclass(frozen=True, slots=True)
 class FeatureKind:
-    """What a column becomes in each record."""
+    """Kind of feature that a column becomes in each record."""
 
     kind: Kind
     is_list: bool = False  # any number of values, for VarLenFeature; else exactly one, for FixedLenFeature([], …)
 
 
 def feature_kind(type: pa.DataType) -> FeatureKind:
-    """What a column of this type becomes.
+    """Kind of feature of a column of this type.
 
     Text and bytes as they are; integers and bools are int64; floats are float32, the only ones that there are. What has
     no place in those (dates, times, decimals, uint64) is the text that JSON has for it, and what is nested JSON, but
@@ -315,13 +315,13 @@ def _message_of(column: Column, value: Any) -> bytes:
 
 
 def with_file(features: bytes, head: bytes, size: int) -> bytes:
-    """What stands in a record before a file of `size` bytes, of which `head` is the feature. Nothing follows the file,
+    """Bytes of a record before a file of `size` bytes, of which `head` is the feature. Nothing follows the file,
     or further files, which `size` counts with the heads of their features."""
     return b"\x0a" + varint(len(features) + len(head) + size) + features + head
 
 
 def file_head(name: str, size: int) -> bytes:
-    """What stands in a record before a file of `size` bytes that is the only value of a feature."""
+    """Bytes of a record before a file of `size` bytes that is the only value of a feature."""
     head = b"\x0a" + varint(size)
     head = b"\x0a" + varint(len(head) + size) + head
     key = name.encode()

@@ -1,4 +1,4 @@
-"""What Hugging Face's `datasets` has to find in a parquet file so that it decodes the files in it.
+"""Marks by which Hugging Face's `datasets` decodes the files in a parquet file.
 
 It looks for features under the key `huggingface` of the schema's metadata, and heeds the one of a column only if the
 column has exactly its storage type, which for images and audio is a struct of bytes and path: a column of plain bytes

@@ -122,8 +122,8 @@ def _in_lower_case(key: str, members: dict[str, bytes]) -> dict[str, bytes]:
 
 @lru_cache(1024)
 def _rank(ext: str) -> tuple[bool, bool, bool]:
-    """Which file of a sample is its data where nothing says it: an image, sound or video before others, `jpg` before
-    `depth.png`, and a caption at last."""
+    """Rank of a file as the data of its sample, where nothing says it: an image, sound or video before others, `jpg`
+    before `depth.png`, and a caption at last."""
     return ext == CAPTION, kind_of_ext(ext) in ("", "text"), "." in ext
 
 

@@ -1,4 +1,4 @@
-"""What formats of `tf.train.Example` records have in common: samples become records in batches, and come back."""
+"""Common parts of formats of `tf.train.Example` records: samples become records in batches, and come back."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class RecordDecoder:
         return sample if wanted is None else {name: sample.get(name) for name in wanted}
 
     def _complete(self, sample: dict[str, Any], ext: str) -> None:
-        """What img2dataset and any2dataset have in other ways: the caption twice, and a null of any type as a text."""
+        """Complete what img2dataset and any2dataset write otherwise: the caption twice, and nulls as texts."""
         sample.setdefault("ext", ext)
         if CAPTION not in self._columns and (text := sample.pop(CAPTION, None)) is not None:
             sample.setdefault("caption", text.decode("utf-8", "replace"))

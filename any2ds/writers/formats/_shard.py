@@ -1,4 +1,4 @@
-"""What the shards of all formats have in common, as they are read: files of this machine, keys, and byte ranges."""
+"""Common parts of the shards of all formats, as they are read: files of this machine, keys, and byte ranges."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ class RowGroup:
 
 
 def _copied(value: Any) -> Any:
-    """Of lists and dicts, which whoever has the sample may change."""
+    """Copy of lists and dicts, which the owner of a sample may change."""
     if type(value) is list:
         return [_copied(each) if type(each) in (list, dict, tuple) else each for each in value]
     if type(value) is dict:

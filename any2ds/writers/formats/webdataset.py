@@ -9,7 +9,7 @@ import zlib
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, cast
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
@@ -21,8 +21,6 @@ from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
 from any2ds.writers.formats import _offsets
 from any2ds.writers.formats._members import MemberDecoder, key_and_ext, members
 from any2ds.writers.formats._shard import RangeFile, SpanShard, decoder_of
-
-Content = TypeVar("Content", bytes, StoredBody)
 
 INDEX_END = ".tar.idx"
 _BLOCK = 512
@@ -157,15 +155,15 @@ class TarShard(SpanShard):
 
     def files(self, number: int) -> tuple[str, dict[str, StoredBody]]:
         ((start, size),) = self.ranges([number])
-        return _sample(start, start + size, self._member_at, self._body)
+        key, members = _sample(start, start + size, self._member_at)
+        return key, {ext: self._body(member) for ext, member in members.items()}
 
     def files_in(self, buffer: bytes, start: int, stop: int) -> tuple[str, dict[str, bytes]]:
-        return _sample(
-            start,
-            stop,
-            lambda at: _plain(buffer, at) or _any(io.BytesIO(buffer), at),
-            lambda member: buffer[member.start : member.start + member.size] if member.whole is None else member.whole,
-        )
+        key, members = _sample(start, stop, lambda at: _plain(buffer, at) or _any(io.BytesIO(buffer), at))
+        return key, {
+            ext: buffer[first : first + size] if whole is None else whole
+            for ext, (_, first, size, _, whole, _) in members.items()
+        }
 
     def _member_at(self, at: int) -> _Member:
         found = _plain(self.data.read(at, _BLOCK), 0)
@@ -179,25 +177,23 @@ class TarShard(SpanShard):
         return StoredBody(member.size, lambda offset, size: self.data.read(member.start + offset, size))
 
 
-def _sample(
-    start: int, stop: int, member_at: Callable[[int], _Member], content_of: Callable[[_Member], Content]
-) -> tuple[str, dict[str, Content]]:
-    """Key and files of the sample between two places. Raises DamagedShard."""
-    found: dict[str, Content] = {}
+def _sample(start: int, stop: int, member_at: Callable[[int], _Member]) -> tuple[str, dict[str, _Member]]:
+    """Key and files, by extension, of the sample between two places. Raises DamagedShard."""
+    found: dict[str, _Member] = {}
     key, at = None, start
     while at < stop:
         member = member_at(at)
-        name, at = member.name, member.stop
+        name, _, size, at, _, is_file = member
         if at > stop:
-            raise DamagedShard(f"{name!r}: a file of {member.size:,} bytes ends after its sample: the index is wrong")
-        if not member.is_file or (names := key_and_ext(name)) is None:
+            raise DamagedShard(f"{name!r}: a file of {size:,} bytes ends after its sample: the index is wrong")
+        if not is_file or (names := key_and_ext(name)) is None:
             continue
         own, ext = names
         if key is not None and own != key:
             raise DamagedShard(f"{key!r} and {own!r} lie where one sample should: the index is wrong")
         if ext in found:
             raise DamagedShard(f"{name!r} is there twice in one sample")
-        key, found[ext] = own, content_of(member)
+        key, found[ext] = own, member
     if key is None:
         raise DamagedShard("no sample begins where its index says")
     return key, found

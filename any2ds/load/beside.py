@@ -107,10 +107,8 @@ class ShardWithTable:
             raise DamagedShard(f"{name} is missing, which has the exact values of its columns") from error
         with stream as file:
             parquet = pq.ParquetFile(file, **THRIFTY)
-            exact = {"status"}
-            if of.nullable:  # Arrow aborts at the statistics of some damaged files
-                exact |= _without_nulls(parquet.metadata).intersection(of.nullable)
-            table = parquet.read(["status", *(column for column in of.names if column not in exact)])
+            # Not by the statistics which columns have nulls: Arrow ends the process at those of some damaged files.
+            table = parquet.read(["status", *(column for column in of.names if column != "status")])
         found = stored_rows(table)
         if found.num_rows != len(self):
             raise DamagedShard(f"{name} has {found.num_rows:,} samples, the data {len(self):,}")
@@ -158,17 +156,6 @@ def _values_of(column: pa.ChunkedArray) -> Callable[[Sequence[int]], list[Any]]:
     floats = memoryview(array.buffers()[1]).cast("d")[array.offset :][: len(array)]
     is_valid = array.is_valid().to_pylist() if array.null_count else None
     return lambda numbers: [floats[n] if is_valid is None or is_valid[n] else None for n in numbers]
-
-
-def _without_nulls(file: pq.FileMetaData) -> set[str]:
-    """The columns whose statistics count no null."""
-    nulls: dict[str, int] = {}
-    for group in range(file.num_row_groups):
-        for column in map(file.row_group(group).column, range(file.num_columns)):
-            known = column.statistics is not None and column.statistics.has_null_count
-            name = column.path_in_schema.partition(".")[0]
-            nulls[name] = nulls.get(name, 0) + (column.statistics.null_count if known else 1)
-    return {name for name, count in nulls.items() if not count}
 
 
 def _has_floats(type: pa.DataType) -> bool:

@@ -18,6 +18,7 @@ from any2ds.distributors._cluster import unreachable
 
 _INIT_TIMEOUT = 90.0  # seconds that Ray has to connect to a cluster
 _BUSY = ("Starting Ray client server failed", "timed out")  # in errors of a machine that is too slow for Ray
+_TRIES = 3
 _CLIENT_PORT = 10001  # of ray://host
 _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a socket may have 107 with Ray's 70
 _OBJECT_STORE_BYTES = 128 << 20  # of a Ray that is ours: it keeps little but jobs on their way
@@ -62,17 +63,17 @@ def _unheard(address: str) -> str:
     raise OptionError(f"invalid ray_address={address!r}: expected auto, host:port or ray://host:port")
 
 
-def _initialized(address: str, is_last: bool = False, **how: Any) -> str:
+def _initialized(address: str, tries: int = _TRIES, **how: Any) -> str:
     """Connect to a Ray, or start one, and return why that failed, or "". What a busy machine has not done within the
-    30 s that Ray gives it is tried a second time."""
+    30 s that Ray gives it is tried again."""
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **how)
         return ""
     except (Exception, SystemExit) as error:
         problem = error_text(error)
         ray.shutdown()
-    is_slow = not is_last and any(sign in problem for sign in _BUSY)
-    return _initialized(address, is_last=True, **how) if is_slow else problem
+    is_slow = tries > 1 and any(sign in problem for sign in _BUSY)
+    return _initialized(address, tries - 1, **how) if is_slow else problem
 
 
 def start(wanted: int | None) -> None:

@@ -267,12 +267,6 @@ def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
     assert [record.getMessage()[: len(message)] for record in caplog.records] == ([message] if message else [])
 
 
-def test_sound_is_split_off_as_the_options_for_sound_say() -> None:
-    found = made(a_film(seconds=1.0), video_audio="split", audio_format="flac", audio_rate=16_000, video_size=64)
-    assert (found.fields["sample_rate"], found.fields["codec"], found.fields["width"]) == (16_000, "flac", 84)
-    assert heard(found.members["flac"])[1] == 16_000
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_clips_begin_exactly_where_they_should(kind: str) -> None:
     data = a_film(kind, seconds=2.4)
@@ -289,16 +283,6 @@ def test_clips_begin_exactly_where_they_should(kind: str) -> None:
         assert frames[0][0] == pytest.approx(0, abs=0.025)
         sound, rate = heard(one.data)
         assert sound.shape[1] / rate == pytest.approx(end - start, abs=0.05)
-
-
-def test_sound_and_pictures_of_a_clip_belong_together() -> None:
-    data = a_film("mp4", seconds=2.0)  # Matroska rounds times to milliseconds
-    clip = all_made(data, {"c": "[[0.7, 1.7]]"}, clips_col="c", video_audio="split")[0]
-    sound, rate = heard(clip.members["wav"])
-    whole, _ = heard(made(data, video_audio="split").members["wav"])
-    part = whole[0][round(0.7 * rate) : round(1.7 * rate)]
-    assert sound.shape[1] == rate  # to the sample
-    assert np.abs(sound[0] - part).max() < 0.01
 
 
 def test_clips_of_one_length() -> None:
@@ -402,21 +386,6 @@ def test_frames_become_what_other_images_become(options: dict[str, Any], ext: st
             assert image.size == size == (one.fields["width"], one.fields["height"])
             assert is_red(np.asarray(image.convert("RGB")), 0.3, 0.3)
         assert (one.fields["original_width"], one.fields["original_height"]) == (640, 480)
-
-
-def test_frames_of_a_film_that_is_not_wanted_as_an_image() -> None:
-    data = film(size=(320, 120), seconds=0.2, sound=None)
-    for options, code in (({"min_image_size": 121}, "too_small"), ({"max_aspect_ratio": 2}, "aspect_ratio")):
-        (found,) = all_made(data, frames=2, **options)
-        assert (code_of(found), found.key, found.fields["width"]) == (code, "000000000", 320)
-        assert code_of(made(data, **options)) == "success"  # it stays a film
-
-
-def test_memory_for_frames_grows_with_the_image() -> None:
-    wanted = {"frames": 1, "resize_mode": "border"}
-    little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
-    step = VideoTransform(media(**wanted))
-    assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
 
 
 def test_a_frame_every_so_many_seconds() -> None:
@@ -568,18 +537,6 @@ def test_a_film_of_one_picture() -> None:
         data = film(muxer, seconds=0.04, sound=None)
         for options in ({}, {"max_duration": 1.0}, {"video_size": 64}, {"clip_seconds": 1.0}, {"frames": 1}):
             assert {code_of(one) for one in all_made(data, **options)} == {"success"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_said_on_the_terminal_about_damaged_files(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    whole, random = a_film(kind, seconds=0.6), np.random.default_rng(3)
-    for options in ({}, {"min_duration": 0.1}, {"video_size": 64, "video_format": "mp4"}, {"frames": 2}):
-        for _ in range(4):
-            data = bytearray(whole)
-            for at in random.integers(200, len(data), 40):
-                data[at] ^= int(random.integers(1, 256))
-            assert all_made(bytes(data), **options)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_picture_that_stays_for_long_is_not_the_end() -> None:

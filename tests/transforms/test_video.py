@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
-from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of
-from any2ds.transforms.chain import StepGroup
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
-from any2ds.transforms.steps.audio import AudioTransform
-from any2ds.transforms.steps.video import VideoTransform
+from tests.support.pictures import media_steps
 from tests.support.recordings import brightness, copied, film, heard, seen, tone
 
+SERVED_AS = "video/mp2t"  # by a server that does not know its files
 QUICK = {"deadline": "realtime", "cpu-used": "8"}
 # muxer, encoder, sound, the extension and the codecs that are told
 KINDS: dict[str, tuple[str, str, str, str, str, str]] = {
@@ -41,22 +37,8 @@ def a_film(kind: str = "mp4", **how: Any) -> bytes:
     return film(muxer, encoder, how.pop("sound", sound), options=options, **how)
 
 
-def sample(data: bytes, **columns: Any) -> Sample:
-    mime_type, ext = recognize(data[:8192], "video/mp2t")
-    fields = {"mime_type": mime_type, "ext": ext, "status": "success"}
-    return Sample(Row(0, 0, "000000000", None, extra=columns), StoredBody.of(data), ext, fields)
-
-
-def media(**options: Any) -> MediaOptions:
-    def of(group: type) -> Any:
-        return group(**{name: options.pop(name) for name in list(options) if name in group.__dataclass_fields__})
-
-    return MediaOptions(of(TransformOptions), of(ImageOptions), of(AudioOptions), of(VideoOptions))
-
-
 def all_made(data: bytes, columns: dict[str, Any] | None = None, **options: Any) -> list[Sample]:
-    wanted = media(**options)
-    return StepGroup((AudioTransform(wanted), VideoTransform(wanted)))(sample(data, **(columns or {})))
+    return media_steps("audio", "video", **options)(data, SERVED_AS, columns)
 
 
 def made(data: bytes, **options: Any) -> Sample:
@@ -258,11 +240,10 @@ def test_sound_is_dropped_or_split_off(kind: str) -> None:
 def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
     options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wanted, data = media(**options), a_film(seconds=0.4)
-    step = StepGroup((AudioTransform(wanted), VideoTransform(wanted)))
+    data, steps = a_film(seconds=0.4), media_steps("audio", "video", **options)
     with caplog.at_level("WARNING", "any2ds"):
         for one in (film("mp4", "libx264", None, seconds=0.4), data, data):
-            (found,) = step(sample(one))
+            (found,) = steps(one, SERVED_AS)
             assert found.failure is None
     assert [record.getMessage()[: len(message)] for record in caplog.records] == ([message] if message else [])
 
@@ -470,7 +451,7 @@ def bomb(header: bool) -> bytes:
 def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
     found = made(bomb(header=True), **options)
     assert (code_of(found), found.fields["error_message"]) == ("too_many_pixels", "65535 x 65535")
-    assert StepGroup((VideoTransform(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
+    assert media_steps("video", **options).memory(bomb(header=True), SERVED_AS) < 20_000_000
     if options:
         assert code_of(made(bomb(header=False), **options)) == "not_decodable"
     data = a_film(seconds=0.2, size=(400, 300), sound=None)
@@ -479,10 +460,11 @@ def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
 
 
 def test_memory_grows_with_the_frames() -> None:
-    little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
-    step = VideoTransform(media(video_fps=10))
-    assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
-    assert VideoTransform(media()).memory(much) < 20_000_000
+    little, much = (a_film(seconds=0.2, size=size, sound=None) for size in ((160, 120), (1280, 720)))
+    for options in ({"video_fps": 10}, {"frames": 1, "resize_mode": "border"}):
+        steps = media_steps("video", **options)
+        assert steps.memory(much) - steps.memory(little) > 20 * 1280 * 720
+    assert media_steps("video").memory(much) < 20_000_000
 
 
 def test_too_short_and_too_long() -> None:
@@ -504,7 +486,7 @@ def test_a_recording_whose_header_tells_no_duration() -> None:
 
 def test_sound_alone_in_a_file_that_looks_like_video() -> None:
     data = tone("mp4", "aac", 0.5)
-    assert sample(data).mime_type == "video/mp4"
+    assert recognize(data, None)[0] == "video/mp4"
     found = made(data, audio_format="flac", audio_rate=16_000, video_size=64)
     assert (found.ext, found.fields["sample_rate"]) == ("flac", 16_000)
     assert made(data).data == data
@@ -512,7 +494,7 @@ def test_sound_alone_in_a_file_that_looks_like_video() -> None:
 
 def test_video_in_a_file_that_looks_like_sound() -> None:
     data = film("ogg", "libvpx", "libopus", seconds=0.4, options=QUICK)
-    assert sample(data).mime_type == "audio/ogg"
+    assert recognize(data, None)[0] == "audio/ogg"
     assert made(data, audio_format="wav").fields["video_codec"] == "vp8"
     assert made(data, video_size=64).fields["width"] == 84
 
@@ -591,4 +573,4 @@ def test_results_are_bounded() -> None:
 )
 def test_options_that_exclude_each_other_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        VideoTransform(media(**options))
+        media_steps("video", **options)

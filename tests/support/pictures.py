@@ -1,4 +1,4 @@
-"""Made-up photographs, the same for the same seed, and the step for images to put them through.
+"""Made-up photographs, the same for the same seed, and the steps that files of media are put through.
 
 It needs any2ds[image].
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
+from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
 from any2ds.config.options import parse_groups
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.failures import SUCCESS
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
-from any2ds.transforms.chain import attempted
-from any2ds.transforms.steps.image import ImageTransform
+from tests.support import steps
 
 _OCTAVES = (4, 8, 16, 32, 64, 128, 256)  # pixels that a patch of one brightness measures
 _ROUGHNESS = 0.7  # how much less the small ones count
@@ -78,10 +78,41 @@ def encoded(pixels: Any, format: str = "PNG", mode: str = "RGB", **options: Any)
 
 def through(data: bytes, media_type: str | None = None, row: Mapping[str, Any] | None = None, **options: Any) -> Sample:
     """What becomes of a file, served as `media_type`, with `options` for images; `row` are columns of the list."""
+    files, images = parse_groups({"file_size": 256, **options}, (TransformOptions, ImageOptions))
+    (made,) = _Steps(MediaOptions(files, images), "image")(data, media_type, row)
+    return made
+
+
+class _Steps:
+    """Steps of these names, and what they make of a file."""
+
+    def __init__(self, options: MediaOptions, *names: str) -> None:
+        modules = {name: import_module(f"any2ds.transforms.steps.{name}") for name in names}
+        self._steps = [getattr(module, f"{name.title()}Transform")(options) for name, module in modules.items()]
+
+    def __call__(
+        self, data: bytes, media_type: str | None = None, row: Mapping[str, Any] | None = None
+    ) -> list[Sample]:
+        """What becomes of a file, served as `media_type`; `row` are columns of the list."""
+        return steps.through(_sample(data, media_type, row), *self._steps)
+
+    def memory(self, data: bytes, media_type: str | None = None) -> int:
+        """Bytes that the steps say they need for it."""
+        return steps.memory_of(_sample(data, media_type, None), *self._steps)
+
+
+def media_steps(*names: str, **options: Any) -> _Steps:
+    """Steps of these names with options as they are after parsing."""
+
+    def of(group: Any) -> Any:
+        return group(**{name: options.pop(name) for name in list(options) if name in group.__dataclass_fields__})
+
+    media = MediaOptions(of(TransformOptions), of(ImageOptions), of(AudioOptions), of(VideoOptions))
+    assert not options
+    return _Steps(media, *names)
+
+
+def _sample(data: bytes, media_type: str | None, row: Mapping[str, Any] | None) -> Sample:
     mime_type, ext = recognize(data, media_type)
     fields = {"status": SUCCESS, "mime_type": mime_type, "ext": ext}
-    sample = Sample(Row(0, 0, "000000000", "http://x", extra=row), StoredBody.of(data), ext, fields)
-    files, images = parse_groups({"file_size": 256, **options}, (TransformOptions, ImageOptions))
-    made = attempted(ImageTransform(MediaOptions(files, images)), sample)
-    assert isinstance(made, Sample)
-    return made
+    return Sample(Row(0, 0, "000000000", "http://x", extra=row), StoredBody.of(data), ext, fields)

@@ -184,14 +184,6 @@ def test_one_compressed_file_is_one_sample_under_the_key_of_its_row(unpacked: Un
     assert rows[0]["data"] == b"a,b\n1,2\n"
 
 
-def test_without_unpack_archives_stay_as_they_came(unpacked: Unpacked) -> None:
-    archive = zipped(FILES)
-
-    (row,) = unpacked({"a.zip": archive}, unpack=False)
-
-    assert (row["key"], row["ext"], row["data"]) == ("000000000", "zip", archive)
-
-
 def test_zips_that_are_one_file_to_people_stay_as_they_came(unpacked: Unpacked) -> None:
     documents = {
         "a.docx": {"[Content_Types].xml": b"<x/>", "word/document.xml": b"<x/>"},
@@ -510,14 +502,3 @@ def test_headers_of_headers_of_a_tar_are_no_way_out() -> None:
     chain = raw_tar(b"x", b"9 path=x\n", kind=b"x") * 5000 + raw_tar(b"real.csv", b"abc") + bytes(1024)
 
     assert outcome(chain)[0] == "not_decodable"
-
-
-def test_a_budget_of_memory_is_told_what_an_archive_unpacks_to() -> None:
-    tar = tarred(FILES)
-    content = sum(len(data) for data in FILES.values())
-
-    assert memory_of(sample(zipped(FILES)), step()) == content
-    assert memory_of(sample(tar), step()) == len(tar)
-    for compressed in (gzip.compress(tar), zstandard.compress(tar), lzma.compress(tar)):
-        assert memory_of(sample(compressed), step()) == len(tar)
-    assert memory_of(sample(b"no archive"), step()) <= 64 << 10

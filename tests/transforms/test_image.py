@@ -2,9 +2,6 @@
 
 import io
 import json
-import struct
-import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import cv2
@@ -12,15 +9,10 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps
 
-from any2ds.config.media import MediaOptions, TransformOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
-from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.transforms.image.encode import MIME_TYPES
-from any2ds.transforms.steps.image import ImageTransform
 from tests.support.pictures import encoded, jpeg, photograph, through
-from tests.support.steps import memory_of
 
 LARGE = photograph(480, 300)
 SMALL = photograph(120, 80)
@@ -77,15 +69,6 @@ def test_unless_it_is_to_be_written_anew(options: dict[str, Any]) -> None:
     assert through(data, **options).data != data
 
 
-@pytest.mark.parametrize(
-    ("mode", "size"),
-    [("keep_ratio_largest", (256, 160)), ("center_crop", (256, 256)), ("border", (256, 256)), ("no", (480, 300))],
-)
-def test_resize_modes(mode: str, size: tuple[int, int]) -> None:
-    made = through(jpeg(LARGE), resize_mode=mode, encode_format="png")
-    assert opened(made).size == sizes(made)[:2] == size
-
-
 @pytest.mark.parametrize("mode", ["center_crop", "border", "keep_ratio"])
 @pytest.mark.parametrize("encode_format", ["keep", "png"])
 def test_images_too_small_for_a_square_are_counted_as_not_processed(mode: str, encode_format: str) -> None:
@@ -137,55 +120,6 @@ def test_limits_are_those_of_the_original(format: str, options: dict[str, Any], 
     assert made.fields["original_width"] == 480
 
 
-def png_bomb(side: int) -> bytes:
-    """Black, some kilobytes for a square of any size."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes(side * (side // 8 + 1)), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-def bombs() -> Iterator[tuple[str, bytes]]:
-    """Headers that announce 65 000 x 65 000 pixels, or as much as the format can."""
-    yield "png", png_bomb(20_000)
-    huge = bytearray(jpeg(SMALL))
-    at = huge.index(b"\xff\xc0") + 5
-    huge[at : at + 4] = struct.pack(">HH", 65_000, 65_000)
-    yield "jpeg", bytes(huge)
-    gif = bytearray(encoded(SMALL, "GIF"))
-    gif[6:10] = struct.pack("<HH", 65_000, 65_000)
-    yield "gif", bytes(gif)
-    bmp = bytearray(encoded(SMALL, "BMP"))
-    bmp[18:26] = struct.pack("<ii", 65_000, 65_000)
-    yield "bmp", bytes(bmp)
-    yield "webp", b"RIFF" + struct.pack("<I", 22) + b"WEBPVP8X" + struct.pack("<II", 10, 0) + b"\xff\x3e\0" * 2
-
-
-@pytest.mark.parametrize(("kind", "data"), tuple(bombs()), ids=["png", "jpeg", "gif", "bmp", "webp"])
-def test_a_bomb_is_refused_by_its_header(kind: str, data: bytes) -> None:
-    step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
-    made = through(data)
-    assert code(made) == "too_many_pixels"
-    assert memory_of(sample_of(data), step) == 0
-
-
-def sample_of(data: bytes) -> Sample:
-    """As the step is given it."""
-    return Sample(Row(0, 0, "0", None), StoredBody.of(data), "x", {"mime_type": "image/png"})
-
-
-def test_memory_is_what_is_decoded() -> None:
-    step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
-    large = np.zeros((1100, 1700, 3), np.uint8)
-    baseline, progressive = (encoded(large, "JPEG", progressive=is_progressive) for is_progressive in (False, True))
-    assert memory_of(sample_of(baseline), step) < 1700 * 1100 * 3 / 8  # by 4 in both directions, and what is made
-    assert memory_of(sample_of(progressive), step) > 1700 * 1100 * 3
-    assert memory_of(sample_of(encoded(large, "WEBP")), step) >= 1700 * 1100 * 6
-
-
 # --- what is broken ---
 
 
@@ -212,17 +146,6 @@ def test_a_jpeg_is_cut_off_without_its_last_byte(options: dict[str, Any]) -> Non
 @pytest.mark.parametrize("behind", [b"\0" * 100, b"<!-- served in 3 ms -->", jpeg(SMALL)])
 def test_what_follows_a_jpeg_is_no_matter(behind: bytes) -> None:
     assert opened(through(jpeg(LARGE) + behind)).size == (410, 256)
-
-
-@pytest.mark.parametrize("format", ["PNG", "GIF", "WEBP", "AVIF", "TIFF", "JPEG2000"])
-def test_damage_is_a_failure_of_the_row_or_none(format: str) -> None:
-    data = encoded(LARGE, format)
-    random = np.random.default_rng(3)
-    for _ in range(8):
-        garbled = bytearray(data)
-        for at in random.integers(0, len(data), 20):
-            garbled[at] = random.integers(0, 256)
-        assert code(through(bytes(garbled), "image/png")) in (None, "not_decodable", "too_many_pixels")
 
 
 @pytest.mark.parametrize("body", [b"<!DOCTYPE html><html>no</html>", b"\xff\xd8\xff", b"GIF89a", b"x", bytes(1000)])
@@ -359,8 +282,3 @@ def test_of_what_moves_the_first_image_is_taken_or_the_file_kept(format: str, ex
 def test_a_quality_that_the_format_does_not_have_is_refused(format: str, quality: int) -> None:
     with pytest.raises(OptionError, match="encode_quality"):
         through(jpeg(SMALL), encode_format=format, encode_quality=quality)
-
-
-def test_one_image_takes_one_thread() -> None:
-    ImageTransform(MediaOptions(TransformOptions(file_size=256)))
-    assert cv2.getNumThreads() == 1

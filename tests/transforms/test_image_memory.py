@@ -8,7 +8,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from any2ds.transforms.image import head
 from tests.support.memory import peak
 from tests.support.pictures import encoded, photograph, through
 
@@ -100,15 +99,6 @@ def test_an_image_with_more_scans_than_encoders_make_is_not_decoded() -> None:
     assert found.failure.code == "not_decodable"
     assert found.failure.detail == "more than 100 scans"
     assert through(with_scans(20), "image/jpeg", file_size=16).failure is None
-
-
-def test_a_scan_for_each_channel_is_decoded_as_a_whole() -> None:
-    data = encoded(photograph(64, 64), "JPEG")
-    first = data.index(b"\xff\xda")
-    (length,) = struct.unpack_from(">H", data, first + 2)
-    one = data[:first] + b"\xff\xda\0\x08\x01" + data[first + 5 : first + 7] + b"\0\x3f\0" + data[first + 2 + length :]
-    assert head._jpeg(one).is_progressive
-    assert not head._jpeg(data).is_progressive
 
 
 def test_a_larger_area_allows_more_memory() -> None:

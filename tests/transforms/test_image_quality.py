@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 import pytest
 
-from any2ds.transforms.image.resize import resized
 from tests.support.pictures import jpeg, photograph, through
 
 
@@ -79,12 +78,6 @@ def test_images_are_made_larger_by_the_other_interpolation() -> None:
     data = jpeg(harsh(100, 80))
     made = through(data, encode_format="png", resize_only_if_bigger=False, upscale_interpolation="cubic")
     assert (decoded(made.data) == cv2.resize(decoded(data), (320, 256), interpolation=cv2.INTER_CUBIC)).all()
-
-
-def test_large_images_are_averaged_as_bytes_with_the_same_result() -> None:
-    pixels = harsh(1600, 1300)  # beyond 2 million pixels
-    small = cv2.resize(pixels, (600, 488), interpolation=cv2.INTER_AREA)
-    assert (resized(pixels, (600, 488), (600 / 1600, 488 / 1300), cv2.INTER_AREA) == small).all()
 
 
 def test_quality_is_what_is_asked_for() -> None:

@@ -1,10 +1,7 @@
 """Images in a run: what is in the shard, and what the metadata say of it."""
 
 import io
-import platform
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -68,24 +65,6 @@ def test_rows_and_files_tell_of_images_before_and_after(tmp_path: Path) -> None:
     assert retried == {cut["key"]: 384}
 
 
-FAULTS = """
-import resource, sys
-from any2ds.config.media import MediaOptions, TransformOptions
-from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
-from any2ds.transforms.steps.image import ImageTransform
-
-step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
-body = StoredBody.of(open(sys.argv[1], "rb").read())
-for number in range(60):
-    if number == 10:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    step(Sample(Row(0, 0, "0", None), body, "jpg", {"mime_type": "image/jpeg", "ext": "jpg"}))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 50)
-"""
-
-
 OTHERS = {
     "page.txt": b"no image",
     "page.html": b"<!DOCTYPE html><html><p>page</p></html>",
@@ -136,11 +115,3 @@ def test_images_of_archives_and_frames_are_images(tmp_path: Path) -> None:
         ("jpg", None),
         ("jpg", None),
     ]
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_the_memory_of_an_image_is_used_for_the_next_one(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(jpeg(photograph(680, 510)))  # not made there: that would take much memory
-    command = [sys.executable, "-c", FAULTS, str(tmp_path / "a.jpg")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 20  # a new page each; there were some hundred

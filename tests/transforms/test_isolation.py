@@ -4,12 +4,11 @@ import ctypes
 import operator
 import os
 import signal
-import subprocess
 import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,26 +19,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.config.media import MediaOptions, TransformOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.pool import Children
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample, code_of, row_key
-from any2ds.testing.processes import LONG, wait_until, wait_until_gone
+from any2ds.core.samples import row_key
+from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.transforms.contract import GivenUp
-from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import NotIsolated
 
 STEPS = '''
-import any2ds, ctypes, os, signal, threading, time
-
-def careful(sample):
-    """Does what the file says."""
-    do(sample)
-    return sample
+import any2ds, ctypes, os, signal
 
 def upper(sample):
+    """Does what the file says."""
     do(sample)
     return sample.with_data(sample.data.upper(), "up", "text/plain")
 
@@ -52,10 +42,6 @@ def batch(samples):
     for sample in samples:
         do(sample)
     return samples
-
-def named(sample):
-    do(sample)
-    return sample.with_data(str(os.getpid()).encode())
 
 def do(sample):
     word = sample.data.partition(b" ")[0]
@@ -73,12 +59,6 @@ def do(sample):
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == b"hang":  # with the interpreter's lock, so that no thread of this process can do anything about it
         ctypes.PyDLL(None).pause()
-    elif word == b"sleep":
-        time.sleep(1000)
-    elif word == b"eat":
-        eaten = [b"x" * (1 << 20) for _ in range(1 << 20)]
-    elif word == b"print":
-        os.write(1, b"printed by a library")
 '''
 ROWS = 160
 Run = Callable[..., "Lost"]
@@ -147,7 +127,6 @@ def test_rows_that_end_their_process_are_the_only_ones_that_are_lost(run: Run) -
     assert all(words[number] in message for number, message in lost.words.items())
 
 
-@pytest.mark.slow
 def test_a_row_that_hangs_with_the_interpreters_lock_is_given_up(run: Run) -> None:
     lost = run("upper", {77: "hang"}, watchdog_timeout=2, transform_timeout=4)
     assert lost.codes == {"success": ROWS - 1, "transform_timeout": 1}
@@ -162,137 +141,6 @@ def test_processes_have_a_step_as_it_was_when_the_run_began(run: Run, steps: Pat
 @pytest.mark.slow
 def test_in_a_batch_the_one_to_blame_is_found(run: Run) -> None:
     assert run("batch", {77: "segfault", 130: "exit"}).codes == {"success": ROWS - 2, "transform_crash": 2}
-
-
-# --- what the processes are like ---
-
-
-@pytest.fixture
-def isolation(steps: Path) -> Iterator[Callable[..., Isolation]]:
-    """Makes it for a step of that name."""
-    with ExitStack() as stack:
-
-        def make(step: str, timeout: float = 0.0) -> Isolation:
-            made = Isolation(MediaOptions(TransformOptions(file_size=0, transform=(f"{steps}:{step}",))), timeout)
-            return stack.enter_context(closing(made))
-
-        yield make
-
-
-def sample_of(text: str, **fields: Any) -> Sample:
-    reported = {"status": "success", "mime_type": "text/plain", "ext": "txt", **fields}
-    return Sample(Row(0, 0, "0000000", "https://example.com"), StoredBody.of(text.encode()), "txt", reported)
-
-
-def through(isolation: Isolation, *samples: Sample) -> list[list[Sample]]:
-    taken: list[int] = []
-    made = isolation(0, samples, taken.append)
-    assert len(taken) == 1
-    return made
-
-
-ONE_AFTER_THE_OTHER = """
-import sys
-from any2ds.transforms.isolation import Isolation
-from any2ds.config.media import MediaOptions, TransformOptions
-from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample, code_of
-
-step, *words = sys.argv[1:]
-apart = Isolation(MediaOptions(TransformOptions(file_size=0, transform=(step,))), 0)
-for word in words:
-    told = {"status": "success", "mime_type": None}
-    sample = Sample(Row(0, 0, "0", "u"), StoredBody.of(word.encode()), "txt", told)
-    (made,), = apart(0, [sample], lambda memory: None)
-    print(code_of(made), made.failure.detail if made.failure else made.data.decode(), flush=True)
-apart.close()
-"""
-
-
-@contextmanager
-def isolated(script: str, steps: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has these words done by one of its own, and says what became of them."""
-    command = [sys.executable, "-c", script, f"{steps}:named", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_file_that_stays_as_it_is_stays_the_same_object(isolation: Callable[..., Isolation]) -> None:
-    given = sample_of("print")
-    ((made,),) = through(isolation("careful"), given)
-    assert made.body is given.body
-    ((made,),) = through(isolation("upper"), sample_of("print"))
-    assert (made.data, made.ext) == (b"PRINT", "up")
-
-
-def test_a_process_is_used_again_until_it_dies(isolation: Callable[..., Isolation]) -> None:
-    apart = isolation("named")
-    (first,), (second,) = (through(apart, sample_of("pid"))[0] for _ in range(2))
-    assert first.data == second.data != str(os.getpid()).encode()
-    ((crashed,),) = through(apart, sample_of("segfault"))
-    assert code_of(crashed) == "transform_crash"
-    ((third,),) = through(apart, sample_of("pid"))
-    assert third.data != first.data
-    os.kill(int(third.data), signal.SIGKILL)  # while it is idle: whoever comes next is not to blame
-    ((fourth,),) = through(apart, sample_of("pid"))
-    assert code_of(fourth) == "success"
-    apart.close()
-    wait_until_gone([int(fourth.data)])
-
-
-def test_what_takes_too_long_is_killed_and_nothing_else(isolation: Callable[..., Isolation]) -> None:
-    apart = isolation("careful", timeout=1)
-    for word in ("sleep", "hang"):
-        ((made,),) = through(apart, sample_of(word))
-        assert code_of(made) == "transform_timeout"
-    apart._timeout = LONG  # a busy machine may take a second for what takes none
-    assert code_of(through(apart, sample_of("fine"))[0][0]) == "success"
-
-
-def test_one_that_takes_all_memory_is_stopped(steps: Path) -> None:
-    script = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n{ONE_AFTER_THE_OTHER}"
-    with isolated(script, steps, "eat", "fine") as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "transform_error MemoryError: there is not enough memory for it\n"
-        assert child.stdout.readline().startswith("success")
-
-
-def test_what_cannot_be_sent_is_done_elsewhere(isolation: Callable[..., Isolation]) -> None:
-    with pytest.raises(NotIsolated):
-        through(isolation("careful"), sample_of("fine", lock=threading.Lock()))
-
-
-def test_where_no_process_can_be_started_it_is_done_elsewhere(
-    isolation: Callable[..., Isolation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(NotIsolated):
-        through(isolation("careful"), sample_of("fine"))
-
-
-def test_the_processes_end_when_their_parent_is_killed(steps: Path) -> None:
-    with isolated(ONE_AFTER_THE_OTHER, steps, "pid", "hang") as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline().split()[1])
-        parent.kill()
-        wait_until_gone([child])
-
-
-def test_what_has_ended_a_process_is_not_done_in_this_one(
-    isolation: Callable[..., Isolation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apart = isolation("batch")
-
-    def nobody_else(memory: int) -> None:
-        monkeypatch.setattr(sys, "executable", "/bin/false")
-
-    found = apart(1, [sample_of("segfault"), sample_of("fine")], nobody_else)  # behind what is built in
-    assert [code_of(sample) for (sample,) in found] == ["transform_crash"] * 2
 
 
 # --- threads that are given up over a question ---
@@ -329,18 +177,3 @@ def test_nobody_is_given_the_answer_to_the_question_before() -> None:
         assert not late.is_alive()
         assert [children.answer(word, 60) for word in (b"two", b"three")] == [b"TWO", b"THREE"]
         wait_until_gone([child.pid])
-
-
-def test_a_process_that_is_not_waited_for_is_not_left_behind() -> None:
-    with closing(Children[bytes, bytes](partial(operator.methodcaller, "upper"), 60)) as children:
-        late = threading.Thread(target=ask, args=(children, b"one"))
-        late.start()
-        wait_until(lambda: is_in(late, "begin"))
-        (begun,) = children._all
-        os.kill(begun.pid, signal.SIGSTOP)
-        give_up(late)
-        os.kill(begun.pid, signal.SIGCONT)
-        late.join(60)
-        assert not late.is_alive()
-        assert children.answer(b"two", 60) == b"TWO"
-        wait_until(lambda: len(children._all) == 1)

@@ -105,19 +105,6 @@ def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files
         assert sounds[1] is None
 
 
-def test_a_max_duration_of_0_is_no_limit(tmp_path: Path) -> None:
-    (tmp_path / "a.wav").write_bytes(tone(seconds=0.5))
-    report = download(
-        [f"file://{tmp_path}/a.wav"],
-        output_folder=tmp_path / "o",
-        distributor="inline",
-        quiet=True,
-        allow_schemes="file",
-        max_duration=0,
-    )
-    assert report.successes == 1
-
-
 @pytest.mark.parametrize(
     "asked",
     [

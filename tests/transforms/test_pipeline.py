@@ -1,6 +1,5 @@
 """Samples on their way through threads: in any order, in bounded memory, and always to an end."""
 
-import gc
 import io
 import os
 import signal
@@ -28,8 +27,8 @@ from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.transforms import threads
 from any2ds.transforms.chain import Pipeline, StepGroup
-from any2ds.transforms.pipeline import NotIsolated, PipelineRunner
-from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
+from any2ds.transforms.pipeline import PipelineRunner
+from any2ds.transforms.threads import Budget
 from tests.support.smalldisk import small_disk
 
 MIB = 1 << 20
@@ -123,72 +122,6 @@ def test_rows_come_back_in_any_order_and_a_slow_one_holds_up_no_other(buffer: Bu
     transforming.close()
 
 
-def test_as_many_threads_work_as_there_are_to_be(buffer: Buffer) -> None:
-    together = threading.Barrier(3)
-
-    def step(sample: Sample) -> Sample:
-        together.wait(60)  # which breaks if fewer come
-        return sample
-
-    transforming = new([step], threads=3)
-    submit(transforming, buffer, [b"x"] * 9)
-    assert [samples[0].failure for samples in finish(transforming)] == [None] * 9
-    transforming.close()
-
-
-def test_the_number_of_threads_changes_while_they_work(buffer: Buffer) -> None:
-    wanted = 1
-    lock, go = threading.Lock(), threading.Semaphore(0)
-    now = 0
-
-    def step(sample: Sample) -> Sample:
-        nonlocal now
-        with lock:
-            now += 1
-        assert go.acquire(timeout=60)
-        with lock:
-            now -= 1
-        return sample
-
-    transforming = PipelineRunner(pipeline(step), TransformLimits(4), has_members=True, threads=lambda: wanted)
-    submit(transforming, buffer, [b"x"] * 60)
-
-    def turn_until(condition: Callable[[], bool]) -> None:
-        wait_until(lambda: bool(list(transforming.turn(seconds=0.01)) and False) or condition())
-
-    turn_until(lambda: now == 1)
-    wanted = 3
-    turn_until(lambda: now == 3)
-    wanted = 2
-    list(transforming.turn())
-    for pending in range(59, 53, -1):  # one after the other, in turns: the third ends its file, and rests
-        go.release()
-        turn_until(lambda pending=pending: transforming.pending == pending and now >= 2)
-    assert now == 2
-    wanted = 1
-    go.release(60)
-    assert len(finish(transforming)) == 54
-    transforming.close()
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "any2ds-transform"])
-
-
-def test_an_unchanged_file_is_the_body_that_came_and_a_changed_one_gives_its_memory_back(buffer: Buffer) -> None:
-    def step(sample: Sample) -> Any:
-        return {b"a": sample, b"b": sample.with_data(b"longer"), b"c": None, b"d": [sample, sample]}[sample.data]
-
-    transforming = new([step])
-    submit(transforming, buffer, [b"a", b"b", b"c", b"d"])
-    assert buffer.used == 4
-    rows = finish(transforming)
-    assert [[sample.data for sample in samples] for samples in rows] == [[b"a"], [b"longer"], [b""], [b"d", b"d"]]
-    assert [samples[0].fields.get("stored_bytes") for samples in rows] == [None, 6, None, None]
-    assert buffer.used == len("alongerdd")
-    for samples in rows:
-        release(samples)
-    assert buffer.used == 0
-    transforming.close()
-
-
 def test_files_that_wait_on_disk_go_through_steps_as_well(buffer: Buffer) -> None:
     data = os.urandom(3 * MIB)
     transforming = new([lambda sample: sample if sample.data == data else None])
@@ -208,35 +141,6 @@ def zipped(*files: bytes) -> bytes:
         for number, data in enumerate(files):
             archive.writestr(f"{number:03d}.bin", data)
     return stream.getvalue()
-
-
-@pytest.mark.slow
-def test_each_file_of_an_archive_has_the_memory_and_the_time_that_it_needs(buffer: Buffer) -> None:
-    never = threading.Event()
-
-    class Slow(Weighed):
-        seconds = 0.3
-
-        def __call__(self, sample: Sample) -> Sample:
-            if sample.data == b"66666666":
-                never.wait()
-            return super().__call__(sample)
-
-    step = Slow()
-    line = pipeline(lambda sample: sample, unpack=True)
-    line.groups = (line.groups[0], StepGroup((step,)))
-    transforming = PipelineRunner(line, TransformLimits(4, 1.5, 100_000_000), has_members=True)
-    submit(
-        transforming, buffer, [zipped(*[b"40000000"] * 8, b"66666666", b"50000000")] * 2, mime_type="application/zip"
-    )
-    rows = finish(transforming)
-    for samples in rows:
-        codes = [sample.failure and sample.failure.code for sample in samples]
-        assert codes == [None] * 8 + ["transform_timeout", None]
-        assert [sample.part for sample in samples] == list(range(10))
-    assert step.most == 90_000_000
-    never.set()
-    transforming.close()
 
 
 def test_the_files_of_an_archive_keep_their_order_and_are_numbered_when_all_is_done(buffer: Buffer) -> None:
@@ -264,26 +168,6 @@ def test_the_files_of_an_archive_keep_their_order_and_are_numbered_when_all_is_d
     for samples in rows:
         release(samples)
     assert buffer.used == 0
-    transforming.close()
-
-
-def test_the_files_of_a_large_archive_wait_in_the_buffer(buffer: Buffer) -> None:
-    go = threading.Event()
-
-    def step(sample: Sample) -> Sample:
-        assert go.wait(60)
-        return sample
-
-    transforming = PipelineRunner(pipeline(step, unpack=True), TransformLimits(1, 60, 64 * MIB), has_members=True)
-    submit(transforming, buffer, [zipped(*[bytes(4 * MIB)] * 30)], mime_type="application/zip")
-    until = time.monotonic() + 60
-    while transforming._pool.queued != 8 and time.monotonic() < until:  # 32 MiB
-        list(transforming.turn(seconds=0.1))
-    assert transforming._pool.queued_bytes == 32 * MIB
-    assert buffer.used < 48 * MIB  # the others are on disk
-    go.set()
-    ((*samples,),) = finish(transforming)
-    assert [sample.size for sample in samples] == [4 * MIB] * 30
     transforming.close()
 
 
@@ -325,25 +209,6 @@ def test_a_batch_does_not_wait_for_ever_while_nothing_comes(buffer: Buffer) -> N
         done = sum(1 for _ in transforming.turn(seconds=0.1))
         time.sleep(0.01)  # nothing is at work, so that there is nothing to wait for
     assert (done, step.sizes) == (3, [3])
-    transforming.close()
-
-
-def test_a_batch_of_large_files_is_cut_where_memory_ends(buffer: Buffer) -> None:
-    step = Batches(8)
-    transforming = new([step], memory=10 * MIB)
-    submit(transforming, buffer, [bytes(4 * MIB)] * 5)
-    finish(transforming)
-    assert sum(step.sizes) == 5
-    assert max(step.sizes) == 2
-    transforming.close()
-
-
-def test_a_large_batch_may_fill_before_transfers_are_held_back(buffer: Buffer) -> None:
-    transforming = new([Batches(5000)], threads=1)
-    submit(transforming, buffer, [b"x"] * 5000)
-    assert not transforming.holds_back
-    assert new([lambda sample: sample], threads=1).enough < 2500
-    finish(transforming)
     transforming.close()
 
 
@@ -435,32 +300,6 @@ def test_after_a_batch_that_never_returned_a_new_instance_goes_on(buffer: Buffer
     transforming.close()
 
 
-def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer, clock: Clock) -> None:
-    never = threading.Event()
-    hanging: list[Sample] = []
-
-    class Hangs(Weighed):
-        def memory(self, sample: Sample) -> int:
-            if sample.data == b"1":
-                hanging.append(sample)
-                never.wait()
-            return 100
-
-    line = pipeline(lambda sample: sample)
-    line.groups = (StepGroup((Hangs(),)),)
-    transforming = PipelineRunner(line, TransformLimits(1, 0.3, 100), has_members=True)
-    submit(transforming, buffer, [b"1", b"2", b"1", b"3"])
-    rows: list[list[Sample]] = []
-    for count in (1, 2):
-        rows += finish_until(transforming, lambda count=count: len(hanging) == count)
-        clock.now += 1
-    rows = sorted([*rows, *finish(transforming)], key=lambda samples: samples[0].row.position)
-    codes = [samples[0].failure and samples[0].failure.code for samples in rows]
-    assert codes == ["transform_timeout", None, "transform_timeout", None]
-    never.set()
-    transforming.close()
-
-
 def test_a_file_that_waits_for_memory_is_not_late(buffer: Buffer) -> None:
     class Slow(Weighed):
         def __call__(self, sample: Sample) -> Sample:
@@ -503,37 +342,6 @@ def test_each_sample_of_a_row_has_the_whole_time(buffer: Buffer) -> None:
     (samples,) = finish(transforming)
     assert [sample.failure for sample in samples] == [None] * 6
     transforming.close()
-
-
-def test_a_thread_that_cannot_work_at_all_is_told_to_the_worker(buffer: Buffer) -> None:
-    def work(task: Task, worker_thread: WorkerThread) -> Any:
-        raise OSError("no more processes")
-
-    pool = ThreadPool(1, Budget(1), 60, work)
-    pool.put(Task(0, []))
-    with pytest.raises(OSError, match="no more processes"):
-        list(pool.take(60))
-    pool.close()
-
-
-def test_close_gives_up_what_waits(buffer: Buffer) -> None:
-    begun: list[int] = []
-    go = threading.Event()
-
-    def step(sample: Sample) -> Sample:
-        begun.append(1)
-        assert go.wait(60)
-        return sample
-
-    transforming = new([step], threads=1)
-    submit(transforming, buffer, [b"x"] * 100)
-    list(transforming.turn(seconds=0.1))
-    transforming.close()
-    go.set()
-    for thread in threading.enumerate():
-        if thread.name == "any2ds-transform":
-            thread.join(60)
-    assert len(begun) <= 1
 
 
 # --- memory ---
@@ -603,20 +411,6 @@ def test_a_large_file_does_not_wait_for_as_long_as_small_ones_come() -> None:
     assert order == [10, 1]
 
 
-def test_memory_taken_before_it_showed_that_it_cannot_be_done_apart_is_given_back(buffer: Buffer) -> None:
-    def isolated(number: int, samples: Sequence[Sample], take: Callable[[int], None]) -> Any:
-        take(80)
-        raise NotIsolated
-
-    step = Weighed()
-    line = pipeline(lambda sample: sample)
-    line.groups = (StepGroup((step,)),)
-    transforming = PipelineRunner(line, TransformLimits(2, 60, 100), has_members=True, isolated=isolated)
-    submit(transforming, buffer, [b"90"] * 4, isolated=True)
-    assert [samples[0].failure for samples in finish(transforming)] == [None] * 4
-    transforming.close()
-
-
 def test_what_steps_have_made_is_in_the_account(buffer: Buffer) -> None:
     grown = 3 * MIB
     made: list[int] = []
@@ -638,25 +432,6 @@ def test_what_steps_have_made_is_in_the_account(buffer: Buffer) -> None:
         release(samples)
     assert buffer.used == 0
     transforming.close()
-
-
-def test_what_waits_for_memory_is_not_begun_after_the_end(buffer: Buffer) -> None:
-    begun: list[int] = []
-
-    def step(sample: Sample) -> Sample:
-        begun.append(1)
-        return sample.with_data(bytes(9 * MIB))
-
-    transforming = new([step], threads=4, memory=8 * MIB)
-    submit(transforming, buffer, [b"x"] * 20)
-    list(transforming.turn())
-    wait_until(lambda: len(transforming._budget._line) == 4)
-    before = len(begun)
-    transforming.close()
-    for worker_thread in transforming._pool._threads:
-        assert worker_thread.thread is not None
-        worker_thread.thread.join(60)
-    assert len(begun) == before
 
 
 @pytest.fixture(scope="module")
@@ -696,25 +471,6 @@ def test_a_slow_step_holds_back_a_fast_server(server: Server, tmp_path: Path) ->
     # 128 MiB that wait, 32 MiB in the queue of the thread, and what was in flight.
     assert lead * 400_000 < 200 * MIB
     assert lead > 250
-
-
-def test_a_wait_for_a_batch_costs_no_cpu(server: Server, tmp_path: Path) -> None:
-    @any2ds.transform(batch_size=50)
-    def slow(samples: list[Sample]) -> list[Sample]:
-        time.sleep(1.5)
-        return samples
-
-    gc.collect()
-    before = time.process_time()
-    report = any2ds.download(
-        [f"{server.url('small.bin')}?{number}" for number in range(60)],
-        output_folder=tmp_path / "out",
-        distributor="inline",
-        transform=slow,
-        quiet=True,
-    )
-    assert report.successes == 60
-    assert time.process_time() - before < 2.5  # of 3 s and more
 
 
 def test_a_row_waits_for_others_of_its_shard_while_a_step_is_slow(server: Server, tmp_path: Path) -> None:
@@ -829,32 +585,3 @@ def test_a_run_ends_by_a_signal_though_its_steps_never_do(
     wait_until_gone(processes)
     assert not list((tmp_path / "out").glob(".any2ds/tmp/*"))
     assert not (tmp_path / "out" / ".any2ds/lock").exists()
-
-
-def test_memory_of_a_task_that_is_late_counts_until_it_ends() -> None:
-    go, began = threading.Event(), threading.Event()
-    order: list[int] = []
-
-    def work(task: Task, worker_thread: WorkerThread) -> list[list[Sample]]:
-        task.memory = budget.take(100)
-        order.append(task.group)
-        worker_thread.begin()
-        if task.group == 0:
-            began.set()
-            go.wait()
-        return []
-
-    budget = Budget(100)
-    pool = ThreadPool(2, budget, 5.0, work)
-    pool.put(Task(0, []))
-    assert began.wait(30)
-    pool._threads[0].began -= 6  # it is late now
-    assert [task.group for task, made in pool.take()] == [0]
-    pool.put(Task(1, []))
-    assert order == [0]
-    assert not budget._has_room(1)
-    go.set()
-    while pool.queued:
-        list(pool.take(0.1))
-    assert order == [0, 1]
-    pool.close()

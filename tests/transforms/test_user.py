@@ -1,10 +1,8 @@
 """A step of the user's own is given samples, and whatever it returns or raises is the row's outcome, in words."""
 
-import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import BrokenStep, DiskFull, NotDecodable, OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
-from any2ds.testing.processes import LONG
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.steps.user import load
 from tests.support import steps
@@ -308,18 +305,6 @@ def test_a_value_that_is_not_of_the_declared_type_is_the_failure_of_its_row(thro
     assert "declares 'score' as double, and fills it with a str ('high')" in row["error_message"]
 
 
-def test_the_whole_traceback_is_in_the_debug_log(
-    through: Through, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    def deep(sample: Sample) -> Sample:
-        raise ValueError("deep down")
-
-    with caplog.at_level(logging.DEBUG, "any2ds"):
-        through(deep, log_level="debug")
-    assert "in deep" in caplog.text
-    assert "000000000" in caplog.text
-
-
 def test_the_log_of_worker_processes_is_that_of_the_run(server: Server, tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text("def deep(sample):\n    raise ValueError('deep down')\n")
     (tmp_path / "urls.txt").write_text(server.url("0.bin"))
@@ -464,12 +449,6 @@ class Broken:
         return samples
 
 
-def test_a_class_that_cannot_be_made_is_refused_before_the_run(through: Through, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="Broken failed to start: OSError: no such model"):
-        through(Broken, rows=4)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_class_that_cannot_be_made_while_the_run_is_on_ends_it_and_fails_no_row(
     through: Through, tmp_path: Path
 ) -> None:
@@ -499,7 +478,9 @@ def test_extensions_of_further_files_differ_in_more_than_case(
 
 
 @pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
-def test_and_no_folder_is_made(server: Server, tmp_path: Path, distributor: str) -> None:
+def test_a_class_that_cannot_be_made_is_refused_and_no_folder_is_made(
+    server: Server, tmp_path: Path, distributor: str
+) -> None:
     (tmp_path / "my_step.py").write_text(
         "class Broken:\n    def __init__(self): raise OSError('no such model')\n    def __call__(self, sample): ...\n"
     )
@@ -868,21 +849,6 @@ def test_retry_leaves_filtered_rows_alone_and_says_where_a_step_is_missing(serve
         any2ds.retry(codes=["all"], **options)
 
 
-def test_threads_do_not_stay_behind(through: Through) -> None:
-    before = set(threading.enumerate())
-    started = set()
-
-    def watch(sample: Sample) -> Sample:
-        started.update(set(threading.enumerate()) - before)
-        return sample
-
-    through(watch, rows=ROWS)
-    assert started
-    for thread in started:
-        thread.join(LONG)
-        assert not thread.is_alive()
-
-
 def described(web: Path, out: Path, step: Any, names: list[str], columns: list[str], **options: Any) -> list[list[Any]]:
     """What the metadata of a dataset say in `columns` of files that went through `step`, a row for each sample."""
     given = {"output_format": "webdataset", "quiet": True, "distributor": "inline", **options}
@@ -957,11 +923,3 @@ def test_a_step_may_say_itself_how_large_its_file_is_and_a_sound_beside_a_video_
     columns = ["sample_rate", "codec", "duration"]
     found = described(tmp_path, tmp_path / "p", silent, ["b.mp4"], columns, **split)
     assert found == [[16_000, "pcm_s16le", pytest.approx(0.2)]]
-
-
-def test_a_step_in_other_processes_is_described_as_well(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(300, 200))
-    (tmp_path / "steps.py").write_text(f"def small(sample):\n    return sample.with_data({png(32, 16)!r})\n")
-    step = f"{tmp_path}/steps.py:small"
-    options = {"file_size": 100, "distributor": "multiprocessing", "processes_count": 1}
-    assert described(tmp_path, tmp_path / "o", step, ["a.png"], ["width", "height"], **options) == [[32, 16]]

@@ -136,7 +136,8 @@ def test_a_big_object_of_s3_is_read_in_growing_pieces(fetch: Any, s3: Any) -> No
     with counted() as (requests, _):
         (outcome,) = fetch(["s3://media/a big.jpg"], stall_timeout=0)
         assert outcome.body.read() == BODY
-        assert requests == ["GET /media/a big.jpg"] * 4  # 256 KiB, then 4 MiB each of 10 MB
+        assert set(requests) == {"GET /media/a big.jpg"}
+        assert 4 <= len(requests) < 10  # 256 KiB, then up to 4 MiB each of 10 MB, as fast as they come
 
 
 def test_an_object_of_s3_that_is_replaced_meanwhile_is_no_mixture(s3: Any) -> None:

@@ -14,6 +14,7 @@ import s3fs
 
 import any2ds
 from any2ds.core import layout
+from any2ds.core.errors import OutputError
 from any2ds.testing.processes import wait_until
 from any2ds.testing.server import Script, Server, serve
 from tests.support.folder import names_in
@@ -177,6 +178,14 @@ def test_a_list_that_has_grown_and_another_one_behind(server: Server, start: Sta
     expect_sound(tmp_path / "out")
 
 
+def test_ranks_cannot_each_begin_anew(server: Server, start: Start, tmp_path: Path) -> None:
+    write_list(tmp_path, server)
+    run = start(0, "--incremental_mode=overwrite")
+    assert run.ended() == 2
+    assert "remove the folder before" in run.said
+    assert not (tmp_path / "out").exists()
+
+
 # --- killed and started again ---
 
 
@@ -245,6 +254,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     options = {"url_list": "urls.txt", "output_folder": "out", "output_format": "webdataset", "quiet": True}
     return {**options, "number_sample_per_shard": 2, "distributor": "inline"}
+
+
+def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
+    media: Path, server: Server, start: Start, here: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    write_list(tmp_path, server, 5, "other.txt")
+    with holding(media, tmp_path, "2", rows=8) as held:
+        first = start(1, size=2)
+        held.wait_for("2")
+        assert not finished(out)
+        before = (out / ".any2ds/run").read_bytes()
+        rank_0 = {**here, "rank": 0, "world_size": 2}
+        for options, words in (
+            ({**here, "rank": 1, "world_size": 2}, r"in use by another run \(.*rank 1 of 2, process"),
+            (here, r"in use by another run \(rank 1 of 2, process"),
+            ({**here, "rank": 0, "world_size": 3}, r"in use by another run \(rank 1 of 2, process"),
+            ({**rank_0, "oom_shard_count": 7}, r"is made with other options \(oom_shard_count"),
+            ({**rank_0, "url_list": "other.txt"}, "is made from another url list"),
+        ):
+            with pytest.raises(OutputError, match=words):
+                any2ds.download(**options)
+        with pytest.raises(OutputError, match=r"in use by another run \(rank 1 of 2"):
+            any2ds.retry("out")
+        assert (out / ".any2ds/run").read_bytes() == before
+        assert not any2ds.verify("out", processes_count=1).ok  # it is not whole; and nothing of it is broken
+        held.release()
+        assert first.ended() == 0, first.said
+        any2ds.download(**rank_0)
+        assert contents(out) == alone(start, tmp_path)
 
 
 @pytest.mark.slow

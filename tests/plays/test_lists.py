@@ -45,6 +45,12 @@ def columns(outcome: Outcome, *names: str) -> list[tuple[Any, ...]]:
     return [((row["url"] or "").rpartition("/")[2], *(row[name] for name in names)) for row in outcome.metadata]
 
 
+def _parquet_of(column: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"url": ["http://host/a"], column: [1]}), sink)
+    return sink.getvalue().to_pybytes()
+
+
 @pytest.mark.parametrize("list_format", ["csv", "tsv", "json", "jsonl", "parquet"])
 def test_captions_and_further_columns_of_each_format_are_in_the_metadata(list_format: str) -> None:
     play = Play(ROWS, list_format=list_format, caption_col="caption", save_additional_columns="number")
@@ -423,6 +429,12 @@ REFUSED: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "a web page": ("l.csv", "<!DOCTYPE html><html><body>Not found</body></html>", {}, "web page"),
     "an error as parquet": ("l.parquet", "Access to dataset is restricted", {}, "Access to dataset"),
     "a parquet file that is cut off": ("l.parquet", b"PAR1\0\0\0\0PAR1", {}, "cut off or damaged"),
+    "a parquet file with a damaged name": (
+        "l.parquet",
+        _parquet_of("other").replace(b"other", b"oth\x86r"),
+        {},
+        "damaged",
+    ),
     "a template without columns": ("l.csv", "url\n{web}a.txt\n", {"url_template": "http://host/"}, "url_template"),
     "an encoding that there is not": ("l.csv", "url\n{web}a.txt\n", {"encoding": "latin-99"}, "encoding"),
     "a separator of two characters": ("l.csv", "url\n{web}a.txt\n", {"separator": "::"}, "separator"),

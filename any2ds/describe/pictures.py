@@ -84,9 +84,9 @@ class PreviewMaker:
 
     def _small(self, data: bytes, mime_type: str) -> Sample:
         """The step for images knows how to turn them, what their colours mean, and what is a bomb."""
-        if self._images is None:
-            from any2ds.transforms.image.work import ImageWork
+        from any2ds.transforms.image.work import ImageWork, head_of
 
+        if self._images is None:
             options = ImageOptions(
                 resize_mode="keep_ratio_largest",
                 encode_format="jpg",
@@ -95,8 +95,8 @@ class PreviewMaker:
                 max_image_area=_MOST_PIXELS,
             )
             self._images = ImageWork(MediaOptions(TransformOptions(file_size=SIDE), options))
-        fields = {"mime_type": mime_type, "status": SUCCESS}
-        small: Sample = self._images(Sample(Row(0, 0, "", None), StoredBody.of(data), "", fields))
+        sample = Sample(Row(0, 0, "", None), StoredBody.of(data), "", {"mime_type": mime_type, "status": SUCCESS})
+        small: Sample = self._images.made(sample, head_of(data) if mime_type in head.KINDS else None)
         return small
 
     def _frame(self, data: bytes) -> View:

@@ -29,7 +29,7 @@ _WITH_OWN_OPTIONS = (DIRECT_RUNNER, "DataflowRunner")  # others have job servers
 
 
 def pipeline_options(flags: Sequence[str]) -> PipelineOptions:
-    """What Beam makes of flags. Raises OptionError for those that it does not know, or that have no such value."""
+    """The options that Beam makes of flags. Raises OptionError for flags that it does not know, or a wrong value."""
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     with refusals():
         options = PipelineOptions(list(flags))
@@ -45,7 +45,7 @@ def pipeline_options(flags: Sequence[str]) -> PipelineOptions:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What Beam raises, or prints and ends the process with, as an OptionError."""
+    """Turns whatever Beam raises, or prints and ends the process with, into an OptionError."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield

@@ -110,7 +110,7 @@ class Child(Assignment):
         return self._process.pid
 
     def has_started(self, patience: float) -> None:
-        """It has asked for a job; from now on it may send nothing for `patience` seconds."""
+        """Note that it has asked for a job; from now on it may send nothing for `patience` seconds."""
         self.started = True
         self.watch.limit = patience
 

@@ -335,7 +335,7 @@ class _Driver:
             yield from self._end_task(running, progress.problem or "its task has ended without it")
 
     def _reports(self, running: _RunningTask, shard_ids: Iterable[int]) -> Iterator[ShardReport]:
-        """What the statistics of shards say, where they are published."""
+        """Reports of the shards that are published, by their statistics."""
         names = {self._layout.stats_name(shard_id): shard_id for shard_id in sorted(shard_ids)}
         for name, content in self._output.read_many(list(names)):
             with contextlib.suppress(KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a distributor implements, and what it runs."""
+"""The interfaces of a distributor and of the worker that it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """What a distributor runs: a stream of jobs in, a stream of events out. It can be pickled."""
+    """The work that a distributor runs: a stream of jobs in, a stream of events out. It can be pickled."""
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         """Works on the jobs that it has while `next(jobs)` waits for another. One with an `attempt` may be finished
@@ -63,7 +63,7 @@ class Worker(Protocol):
         ...
 
     def under(self, locks: tuple[LockRef, ...]) -> Worker:
-        """The same, but publishing nothing once one of `locks` is lost."""
+        """A worker that publishes nothing once one of `locks` is lost."""
         ...
 
 

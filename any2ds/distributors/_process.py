@@ -86,7 +86,7 @@ def _log_to_parent(level: int) -> None:
 
 
 class _Conversation:
-    """What the worker and the parent say to each other."""
+    """The messages between the worker and the parent."""
 
     def __init__(self, inlet: IO[bytes], outlet: IO[bytes], worker: Any) -> None:
         self._inlet, self._outlet, self._worker = inlet, outlet, worker

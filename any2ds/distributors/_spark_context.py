@@ -87,7 +87,7 @@ def message_of(error: Exception) -> str:
 
 
 def _one_line(message: str) -> str:
-    """What has happened, out of the traces of two languages."""
+    """The line that says what has happened, out of the traces of two languages."""
     _, raised, trace = message.rpartition("Traceback (most recent call last):")
     if raised:
         lines = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]

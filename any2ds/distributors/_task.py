@@ -58,7 +58,7 @@ class OtherVersion(RunError):
 
 @dataclass(slots=True)
 class TaskProgress:
-    """What an attempt at a task has done. Sums are since it began."""
+    """The progress of an attempt at a task. Sums are since it began."""
 
     attempt: int = 0  # from 1
     writes: int = 0  # of this file: it changes as long as the attempt lives
@@ -104,7 +104,7 @@ class TaskProgress:
             self.errors[event.shard_id] = event.reason, event.attempt
 
     def since(self, before: TaskProgress) -> Progress:
-        """What is new in it; negative where the attempt before had done more."""
+        """The progress since `before`; negative where the attempt before had done more."""
         shown = before if before.attempt == self.attempt else TaskProgress()  # of this attempt
         change = Counter(self.outcomes)
         change.subtract(before.outcomes)
@@ -149,7 +149,7 @@ class Task:
         return jobs
 
     def progress(self, output: OutputFolder) -> TaskProgress:
-        """What the last attempt at it has done."""
+        """The progress of the last attempt at it."""
         return TaskProgress.parse(output.read(self.file("progress"))) or TaskProgress()
 
     def __call__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which options to set for a run, each with its reason in figures."""
+"""The options to set for a run, each with its reason in figures."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _check(sample: Sample) -> None:
 
 
 def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
-    """What makes the estimate less certain."""
+    """Remarks on what makes the estimate less certain."""
     found, sample = model.survey, model.sample
     if found.error:
         yield f"the list could not be read to its end: {found.error}"

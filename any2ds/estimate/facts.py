@@ -1,4 +1,4 @@
-"""What is known before a prediction: of the list, by reading it, and of its rows, by a sample."""
+"""The facts before a prediction: of the list, by reading it, and of its rows, by a sample."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What became of one URL."""
+    """The outcome of one URL."""
 
     host: str
     code: str  # success, or a failure code
@@ -61,7 +61,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
-    """What became of a row, by its metadata."""
+    """The outcome of a row, by its metadata."""
 
     code: str  # success, failure code, dropped or filtered: what the steps have decided
     transfers: tuple[Transfer, ...]  # one for each of its URLs
@@ -73,7 +73,7 @@ class SampledRow:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a dataset says about rows like those of the list."""
+    """Facts about rows like those of the list, taken from a dataset."""
 
     folder: str
     rows: Sequence[SampledRow]

@@ -1,4 +1,4 @@
-"""What a run over the whole list would take on so many machines: time, traffic, memory, disk and shards.
+"""The cost of a run over the whole list on so many machines: time, traffic, memory, disk and shards.
 
 The last row begins after the longest of five times: that of the transfers that wait for answers, of the slowest host,
 of the line, and of the processor, of the thread that drives the sockets and of all. Rows that take long, because they
@@ -140,7 +140,7 @@ def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What becomes of a URL: shares of all URLs, or attempts for each."""
+    """Outcomes of URLs: shares of all URLs, or attempts for each."""
 
     answers: float = 0.0  # attempts that are answered
     silent: float = 0.0  # share without an answer, at hosts that answer others
@@ -304,7 +304,7 @@ class Model:
 
     @property
     def _kind_of_wait(self) -> Limit:
-        """What transfers wait for most: answers, or timeouts."""
+        """The longest wait of transfers: for answers, or for timeouts."""
         return "latency" if 2 * self.rates.answers * self.latency > self._busy_seconds else "timeouts"
 
     @property

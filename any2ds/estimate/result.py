@@ -19,7 +19,7 @@ _LIST = ("rows", "is_exact", "read", "bad", "distinct", "duplicates")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Estimate:
-    """What `estimate` returns. Times are in seconds, sizes in bytes, shares from 0 to 1."""
+    """The result of `estimate`. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     model: Model
     bandwidth: int  # bits per second, of each machine

@@ -254,7 +254,7 @@ def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_sample(folder: str, config: Config) -> Sample:
-    """What the dataset in `folder` says about its rows. Raises OutputError if that is nothing."""
+    """The facts about rows that the dataset in `folder` holds. Raises OutputError if there are none."""
     folder = os.path.expanduser(folder)
     dataset = Dataset(folder, Stores(config.storage.storage_options))
     shards = [stats for _, stats in dataset.stats(spread(dataset.finished, _SHARDS)) if isinstance(stats, Stats)]
@@ -319,7 +319,7 @@ def _rows_of(dataset: Dataset, shard: ShardFiles, profiles: Profiles) -> Iterato
 
 
 def _transfer(fields: Mapping[str, Any], profiles: Profiles) -> Transfer:
-    """What became of a URL, by its columns of the metadata."""
+    """The outcome of a URL, by its columns of the metadata."""
     host, _ = profiles.host_of(fields[URL])
     code = fields["error_code"] or fields["status"] or SUCCESS
     return Transfer(host, str(code), fields["bytes"] or 0, fields["attempts"] or 1)

@@ -38,7 +38,7 @@ def show(estimate: Estimate, stream: TextIO) -> None:
 
 
 def parts(estimate: Estimate) -> Iterator[Any]:
-    """What rich prints, one below the other."""
+    """The parts of the screen, one below the other, for rich."""
     sections = {"the list": _list(estimate), "the sample": _sample(estimate), "the dataset": _dataset(estimate)}
     for title, facts in sections.items():
         yield Text(title, style="bold")

@@ -1,4 +1,4 @@
-"""What a fetcher implements: rows in, outcomes out."""
+"""The interface of a fetcher: rows in, outcomes out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fetcher(Protocol):
     """
 
     def robots_cost(self) -> RobotsCost:
-        """What robots.txt has cost since the last call: `RobotsCost()` for a fetcher that does not ask for it."""
+        """The cost of robots.txt since the last call: `RobotsCost()` for a fetcher that does not ask for it."""
         ...
 
     def traffic(self) -> Traffic:

@@ -69,7 +69,7 @@ class Loop:
             if self._limiter is not None:
                 self._limiter.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
             busy = done or begun == _STARTS_PER_TURN
-            # What is due but may not start would let it turn without end.
+            # A row that is due but may not start would let it turn without end.
             is_held = breaker.holding or self._buffer.full
             wait = HEARTBEAT if is_held else schedule.wait(clock.now())
             feeder.refill()
@@ -94,7 +94,7 @@ class Loop:
         )
 
     def _why_no_more(self) -> Cause:
-        """What keeps more transfers from being started."""
+        """The reason why no more transfers are started."""
         schedule, feeder = self._schedule, self._feeder
         if self._breaker.holding:
             return "network"

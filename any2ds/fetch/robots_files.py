@@ -31,7 +31,7 @@ class RobotsFiles:
             self._is_usable = is_private(self._folder)
 
     def read(self, name: str) -> bytes | None:
-        """What was written under this name within the last hour; None if nothing was."""
+        """The content written under this name within the last hour; None if there is none."""
         if not self._is_usable:
             return None
         try:

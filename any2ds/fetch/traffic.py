@@ -43,7 +43,7 @@ class Meter:
         self._slept[cause] += seconds
 
     def at_most_now_and_then(self, look: Callable[[], Backlog]) -> Backlog:
-        """What `look` returns, or returned not long ago: with very many hosts it takes a while."""
+        """The result of `look`, now or not long ago: with very many hosts it takes a while."""
         if (began := time.monotonic()) >= self._next_look:
             self._backlog = look()
             now = time.monotonic()
@@ -51,7 +51,7 @@ class Meter:
         return self._backlog
 
     def take(self, phases: Phases, **now: Any) -> Traffic:
-        """What has happened since the last call, with the gauges `now`; `phases` of what is in flight."""
+        """The traffic since the last call, with the gauges `now`; `phases` of what is in flight."""
         waits = shared_out(self._slept, phases)
         taken = Traffic(self.attempts, dict(Histogram.of(self.seconds).counts), waits, **now)
         self.attempts = 0

@@ -86,7 +86,7 @@ def scheme_of(url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """What stands before the path of a normalised URL."""
+    """The part before the path of a normalised URL."""
     end = url.find("/", url.find("://") + 3)
     return url[:end] if end > 0 else url
 

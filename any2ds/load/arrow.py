@@ -1,6 +1,6 @@
 """A source as Arrow's record batches, which table libraries and clusters take: files as bytes, metadata as they are.
 
-Durations and times of the day are text, as most formats have them.
+Durations are text, as most formats have them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def schema_of(source: Source) -> pa.Schema:
     features = dict(source.features)
     if source.recipe is not None and source.columns is None and source.recipe.features.files:
         features.pop("data", None)  # it has a name of its own
-    return pa.schema(
-        [(name, pa.string() if of.is_duration(type) or of.is_time(type) else type) for name, type in features.items()]
-    )
+    return pa.schema([(name, pa.string() if of.is_duration(type) else type) for name, type in features.items()])
 
 
 def batches(source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -56,7 +54,7 @@ def _plain(value: Any) -> Any:
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         return pa.array(values, field.type)
-    except (pa.ArrowException, TypeError):  # what JSON has as text: durations, times, and dates in nested values
+    except (pa.ArrowException, TypeError):  # what JSON has as text: durations, and dates in nested values
         pass
     try:
         if pa.types.is_string(field.type):

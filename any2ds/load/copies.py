@@ -25,7 +25,7 @@ _ABANDONED = 3600.0  # seconds without a byte, after which a download is one of 
 
 
 def version_of_shard(shard: ShardOfFolder) -> str:
-    """Of the data file, by what its store says of it (ETag, time); "" for a folder, or if it says nothing.
+    """The version of the data file, by its store (ETag, time); "" for a folder, or if it says nothing.
 
     Raises DamagedShard.
     """

@@ -33,7 +33,7 @@ _kind = lru_cache(1024)(kind_of_ext)
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What becomes of sound when it is decoded."""
+    """The form of sound when it is decoded."""
 
     rate: int | None = None  # Hz to which it is resampled; None: its own
     mono: bool = False  # whether its channels are mixed into one

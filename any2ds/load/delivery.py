@@ -1,4 +1,4 @@
-"""What becomes of a stored sample when it is given: its file is compared and decoded, and nulls are filled."""
+"""Prepares a stored sample when it is given: its file is compared and decoded, and nulls are filled."""
 
 from __future__ import annotations
 

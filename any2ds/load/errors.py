@@ -1,4 +1,4 @@
-"""What becomes of a sample that cannot be read, decoded or transformed: an error, or it is left out and counted."""
+"""Handles a sample that cannot be read, decoded or transformed: an error, or it is left out and counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LeftOut:
         self._first = ""
 
     def instead(self, error: Exception) -> Any:
-        """What is given in the place of a sample; None: nothing. Raises UsageError: a library is not installed."""
+        """The value in the place of a sample; None: nothing. Raises UsageError: a library is not installed."""
         if isinstance(error, UsageError):
             raise error
         if callable(self._on_error) and (found := self._on_error(error)) is not None:

@@ -19,7 +19,7 @@ from any2ds.load import decode
 
 @dataclass(frozen=True)
 class RecipeFeatures:
-    """What `load` knows of a recipe. Small, and can be pickled."""
+    """The facts about a recipe that `load` needs. Small, and can be pickled."""
 
     recipe: RecipeFile
     has_members: bool  # whether further files are members, whose extension is a part of their name
@@ -45,7 +45,7 @@ class RecipeFeatures:
         return [*tops, *(leaf.column for leaf in (*self.features.columns, *self.features.files))]
 
     def stored(self, wanted: Sequence[str] | None) -> tuple[str, ...] | None:
-        """What has to be read for the columns that are wanted; None: all."""
+        """The stored columns to be read for the columns that are wanted; None: all."""
         if wanted is None:
             return None
         leaves = (*self.features.columns, *self.features.files)
@@ -59,7 +59,7 @@ class RecipeFeatures:
         return tuple(dict.fromkeys(found))
 
     def types(self, stored: Mapping[str, pa.DataType], wanted: Sequence[str] | None) -> dict[str, pa.DataType]:
-        """What a sample has, as Arrow's types: dicts are structs, tensors lists of lists, files bytes.
+        """The columns of a sample with Arrow's types: dicts are structs, tensors lists of lists, files bytes.
 
         `stored` are those of its shard.
         """
@@ -116,7 +116,7 @@ class RecipeFeatures:
 
 
 def _arrow_type(feature: Any) -> pa.DataType:
-    """Of a value as `Feature.decode` gives it, with its arrays as lists."""
+    """The type of a value as `Feature.decode` gives it, with its arrays as lists."""
     if isinstance(feature, Optional):
         return _arrow_type(feature.feature)
     if isinstance(feature, Sequence_):

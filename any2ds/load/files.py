@@ -30,7 +30,7 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ShardOfFolder:
-    """Which shard a file belongs to, and what its data file should be like."""
+    """A shard in a folder: its files, and what its data file should be like."""
 
     folder: OutputFolder
     name: str  # of the data file
@@ -44,7 +44,7 @@ class ShardOfFolder:
     is_folder: bool = False  # as those of the format `files` are
 
     def path(self, name: str = "") -> str:
-        """Of the data file, or another one beside it, as the file system of the folder has it."""
+        """The path of the data file, or of another beside it, as the file system of the folder has it."""
         return f"{self.folder.path.rstrip('/')}/{name or self.name}"
 
     def sidecar(self, end: str) -> bytes | None:
@@ -69,7 +69,7 @@ class ShardOfFolder:
             return False
 
     def kept_index(self, end: str, version: Version) -> bytes | None:
-        """That of the data file in this version, from the cache of indexes; None if it is not there."""
+        """The index of the data file in this version, from the cache of indexes; None if it is not there."""
         with suppress(OSError):
             content = self._kept(end).read_bytes()
             if content[: _HEADER.size] == _HEADER.pack(*version, len(content) - _HEADER.size):
@@ -143,7 +143,7 @@ class LocalShard:
         return found if len(found) == size else self._rest(found, start, size)
 
     def _rest(self, found: bytes, start: int, size: int) -> bytes:
-        """What the system did not read in one go."""
+        """The bytes that the system did not read in one go."""
         parts = [found]
         left = size - len(found)
         while left and parts[-1]:

@@ -1,4 +1,4 @@
-"""What stands at both ends of a pipeline of Grain: the samples, and a state that knows of which samples it is."""
+"""The two ends of a pipeline of Grain: the samples, and a state that knows of which samples it is."""
 
 from __future__ import annotations
 

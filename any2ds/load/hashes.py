@@ -35,7 +35,7 @@ def compare(sample: Mapping[str, Any], hashes: Sequence[str], members: Sequence[
 
 
 def _column(member: str, name: str) -> str:
-    """Of a member, or of the file of a sample that has but one."""
+    """The column for a member, or for the file of a sample that has but one."""
     return column(member, name) if member else name
 
 

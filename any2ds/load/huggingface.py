@@ -40,10 +40,10 @@ _TEXT, _MEDIA = "text", "media"
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a row becomes. A dataset is cached by it."""
+    """The form of a row. A dataset is cached by it."""
 
     names: tuple[str, ...]
-    # What becomes of each file, `_TEXT` or `_MEDIA` (else it stays bytes), by the names that lead to it, with the
+    # The form of each file, `_TEXT` or `_MEDIA` (else it stays bytes), by the names that lead to it, with the
     # column of its extension, "" if there is none.
     files: Mapping[tuple[str, ...], tuple[str, str]]
     version: str = ""  # of the shards
@@ -171,7 +171,7 @@ def _labels(shards: ShardSet, types: Mapping[str, pa.DataType]) -> dict[str, lis
 
 
 def _feature(feature: Feature) -> Any:
-    """That of the library for a column, or a file, of a recipe."""
+    """The library's feature for a column, or a file, of a recipe."""
     datasets = imported("datasets", "to_hf")
     if isinstance(feature, Optional):
         return _feature(feature.feature)
@@ -192,7 +192,7 @@ def _feature(feature: Feature) -> Any:
 
 
 def _value(type: pa.DataType) -> Any:
-    """That of a type of Arrow that is not nested."""
+    """The library's feature for a type of Arrow that is not nested."""
     datasets = imported("datasets", "to_hf")
     return datasets.Features.from_arrow_schema(pa.schema([("", type)]))[""]
 
@@ -209,7 +209,7 @@ def _tensor(shape: Sequence[int | None], feature: Tensor) -> Any:
 
 
 def _stored(feature: Any) -> Any:
-    """The same with files as they are stored, so that writing them needs none of the libraries that decode them."""
+    """The feature with files as they are stored, so that writing them needs none of the libraries that decode them."""
     datasets = imported("datasets", "to_hf")
     if isinstance(feature, dict):
         return {name: _stored(each) for name, each in feature.items()}

@@ -1,4 +1,4 @@
-"""What the dataset classes of other libraries have in common: the library itself, and of which kind the files are."""
+"""Common parts of the dataset classes of other libraries: the library itself, and of which kind the files are."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def imported(library: str, wanted: str) -> Any:
 
 
 def kind_of_files(source: Source, member: str = "") -> str:
-    """What the files of all samples, or of a member, are, one of `kinds.KINDS`; "" if they differ, or are no media."""
+    """The kind of the files of samples, or of a member, one of `kinds.KINDS`; "" if they differ, or are no media."""
     kinds = {kind_of_ext(ext) for ext in source.extensions_of(member)}
     return kinds.pop() if len(kinds) == 1 else ""

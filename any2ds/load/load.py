@@ -190,7 +190,7 @@ def _opening(place: str) -> Iterator[None]:
 
 
 def _recipe(shards: ShardSet) -> RecipeFeatures | None:
-    """Of the recipe that has made the dataset, if one has."""
+    """The features of the recipe that has made the dataset, if one has."""
     if not shards.is_own:
         return None
     try:
@@ -297,7 +297,7 @@ def _part(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | 
 
 
 def _in_hashes(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
-    """Which samples have a key with a hash of the part: that of a recipe, else in datasets of any2ds that of the row,
+    """A mask of the samples whose key hashes into the part: a recipe's key, else in datasets of any2ds that of the row,
     so that samples of one row stay together."""
     has_own_keys = rows.has(KEY_COLUMN)
     parts = [pa.array([], pa.bool_())]

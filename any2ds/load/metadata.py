@@ -72,7 +72,7 @@ class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow h
     _condition: pc.Expression | None = None  # on the rows of all
 
     def filter(self, expression: pc.Expression) -> MetadataTables:
-        """Those rows that meet a condition as well."""
+        """The tables with those rows that meet a condition as well."""
         found: MetadataTables = super().filter(expression)
         found._all = self if self._all is None else self._all
         found._condition = expression if self._condition is None else self._condition & expression
@@ -146,7 +146,7 @@ class Rows:
         return self._schema is not None and column in self._schema.names
 
     def mask(self, condition: pc.Expression) -> pa.BooleanArray:
-        """Which samples of the dataset meet a condition on the metadata. Raises UsageError, DamagedShard."""
+        """A mask of the samples that meet a condition on the metadata. Raises UsageError, DamagedShard."""
         if self._schema is None and self._foreign is not None:
             foreign = self._foreign
             shards = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
@@ -169,7 +169,7 @@ class Rows:
         return pa.chunked_array(chunks, None if chunks else pa.string())
 
     def each_keys(self) -> Iterator[pa.ChunkedArray]:
-        """The same, of some shards at a time."""
+        """The keys, of some shards at a time."""
         if self._schema is None or not self._shards.is_own:
             for numbers in self._groups():
                 yield pa.chunked_array([pa.array(self._keys_in_data(numbers), pa.string())])
@@ -218,7 +218,7 @@ class Rows:
             return pa.Table.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)
 
     def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
-        """Of all of its shards, which are few."""
+        """The columns of all of its shards, which are few."""
         shards = self._shards
         dataset = dataset_of(shards, self._schema)
         try:
@@ -246,7 +246,7 @@ class Rows:
 
 
 def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
-    """Which rows meet a condition. Raises UsageError."""
+    """A mask of the rows that meet a condition. Raises UsageError."""
     try:
         return _one_chunk(_truth(pads.dataset(table).to_table(columns={"found": condition})["found"]))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
@@ -254,7 +254,7 @@ def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
 
 
 def _truth(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What came of a condition, unknown being false. Raises UsageError."""
+    """The result of a condition, unknown being false. Raises UsageError."""
     if not pa.types.is_boolean(found.type):
         raise UsageError(f"where: the condition is neither true nor false, but {found.type}")
     return pc.fill_null(found, False)

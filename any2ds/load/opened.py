@@ -174,7 +174,7 @@ class OpenShards:
         self._data.pop(shard, None)
 
     def data(self, shard: int) -> LocalShard | RemoteShard:
-        """Of a shard, whether it is open or not. Raises DamagedShard."""
+        """The data file of a shard, whether it is open or not. Raises DamagedShard."""
         (_, _, copies, is_copied), shards = self._given, self._shards
         count = shards.samples(shard) or None  # of other tools' tar files it is known when they are open
         name = shards.names[shard]

@@ -91,7 +91,7 @@ def _window_of(order: EpochOrder, number: int) -> array[int]:
 
 
 def permuted(number: int, count: int, key: str) -> int:
-    """Which of `count` numbers takes the place of this one in the permutation that belongs to the key.
+    """The number, of `count`, in the place of this one in the permutation that belongs to the key.
 
     A Feistel network permutes the numbers of an even count of bits; it is walked until one below `count` comes.
     """
@@ -116,7 +116,7 @@ class Partition:
     batch: int  # samples of its rank that a worker takes before the next worker does
 
     def number(self, rank: int, worker: int, taken: int) -> int:
-        """Which of the remaining positions a consumer takes after `taken` others."""
+        """The remaining position that a consumer takes after `taken` others."""
         turn, at = divmod(taken, self.batch)
         return rank + self.ranks * ((turn * self.workers + worker) * self.batch + at)
 
@@ -166,7 +166,7 @@ class StreamState:
 
 
 def states_in(found: Any) -> Iterator[StreamState]:
-    """Those of consumers in whatever holds them: the state of a StatefulDataLoader, or a list of those of all ranks.
+    """The states of consumers in whatever holds them: that of a StatefulDataLoader, or a list of those of all ranks.
 
     Raises ValueError for states that are older than the batches that the loader has given.
     """

@@ -28,7 +28,7 @@ _TOO_LARGE = 63  # CURLE_FILESIZE_EXCEEDED
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking for a range. `body` has all its bytes and no others if `is_whole`."""
+    """The answer to asking for a range. `body` has all its bytes and no others if `is_whole`."""
 
     status: int  # of HTTP; 0 if there was no answer
     is_whole: bool

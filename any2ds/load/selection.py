@@ -1,4 +1,4 @@
-"""Which samples of a dataset a source has: their numbers, as a range where they follow each other."""
+"""The samples of a dataset that a source has: their numbers, as a range where they follow each other."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
 
 
 def _further(dataset: Dataset) -> tuple[str, ...]:
-    """Those of `ShardSet.further`."""
+    """The names for `ShardSet.further`."""
     exts = dataset.run.further if dataset.run is not None else ()
     if dataset.members is None:
         return exts
@@ -218,7 +218,7 @@ def _table_of_stats(dataset: Dataset) -> ShardTable:
 
 
 def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-    """Of all finished shards. From a store, libcurl reads them with a tenth of the time of fsspec.
+    """The statistics of all finished shards. From a store, libcurl reads them with a tenth of the time of fsspec.
 
     Raises DamagedShard if one cannot be read.
     """

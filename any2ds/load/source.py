@@ -155,7 +155,7 @@ class Source(Sequence[Sample]):
         return self._left_out.passing(samples)
 
     def _chunk_starts(self) -> Iterator[int]:
-        """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
+        """The starts of chunks of an iteration over a store, and its end; first ones are small, as few may be wanted."""
         at, size, most = 0, 1, ahead.chunk_size(self.sample_bytes)
         while at < len(self):
             yield at
@@ -323,7 +323,7 @@ class Source(Sequence[Sample]):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Those that were asked for; None: all."""
+        """The columns that were asked for; None: all."""
         return self._delivery.columns
 
     @property
@@ -347,17 +347,17 @@ class Source(Sequence[Sample]):
         return self._shards.further
 
     def channels_of(self, name: str) -> int:
-        """Of decoded images: of `data`, or of a member."""
+        """The number of channels of decoded images: of `data`, or of a member."""
         features = self._delivery.features
         return 3 if features is None else features.channels.get(name, 3)
 
     @property
     def extensions(self) -> set[str]:
-        """Of its files, as far as the metadata have them; else that of the first file."""
+        """The extensions of its files, as far as the metadata have them; else that of the first file."""
         return self.extensions_of("")
 
     def extensions_of(self, member: str) -> set[str]:
-        """The same of one of several files of a sample."""
+        """The extensions of one of several files of a sample."""
         name = f"{member}_ext" if member else "ext"
         if self._fields.schema is not None and name in self._fields.schema.names:
             return set(self.metadata.to_table(columns=[name])[name].unique().drop_null().to_pylist())
@@ -366,17 +366,17 @@ class Source(Sequence[Sample]):
 
     @property
     def recipe(self) -> RecipeFile | None:
-        """What the recipe that has made it says: `ds.recipe.features["label"].names`; None if none has."""
+        """The recipe file of the recipe that has made it: `ds.recipe.features["label"].names`; None if none has."""
         return None if self._delivery.features is None else self._delivery.features.recipe
 
     @property
     def as_stored(self) -> Source:
-        """The same samples with the columns of their shards in the place of a recipe's features."""
+        """A source of the same samples, with the columns of their shards in the place of a recipe's features."""
         own = self._delivery
         return self if own.features is None else self._copy(delivery=replace(own, columns=own.asked, features=None))
 
     def undecoded(self, *columns: str, with_features: bool = False) -> Source:
-        """The same samples with their files as bytes, and with these columns as well; a recipe's features as they are
+        """A source of the same samples with files as bytes, and these columns as well; a recipe's features as they are
         stored, or by their names."""
         own = self._delivery
         wanted = own.columns if with_features or own.features is None else own.asked
@@ -481,7 +481,7 @@ def _index(item: Any) -> int:
 
 @cache
 def _is_bool(dtype: Any) -> bool:
-    """Of numpy, PyTorch, pandas, JAX, TensorFlow …"""
+    """Whether a dtype of numpy, PyTorch, pandas, JAX, TensorFlow … is that of booleans."""
     return "bool" in str(dtype).lower()
 
 

@@ -200,7 +200,7 @@ class Stream:
             yield sample
 
     def _positions(self, now: StreamState) -> Iterator[int]:
-        """Those that the consumer takes; behind the end of the epoch are those that come once more."""
+        """The positions that the consumer takes; behind the end of the epoch are those that come once more."""
         shared_out = self._options.shared_out(now.count - now.start, now.ranks)
         total = now.partition.count(now.rank, now.worker, shared_out)
         return (now.start + now.partition.number(now.rank, now.worker, taken) for taken in range(now.taken, total))
@@ -216,7 +216,7 @@ class Stream:
         return ahead.in_order(source.stored, map(order.samples, _chunks(positions, size)))
 
     def state_dict(self) -> dict[str, Any]:
-        """What this consumer has taken of the epoch: plain values.
+        """The position of this consumer in the epoch: plain values.
 
         Raises UsageError in the process of a DataLoader whose workers take the samples.
         """
@@ -273,7 +273,7 @@ def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[
 
 
 def _worker() -> tuple[int, int, bool]:
-    """Which worker of a PyTorch DataLoader this process is, of how many, and whether it is one."""
+    """The number of this worker of a PyTorch DataLoader, of how many, and whether it is one."""
     if "torch" not in sys.modules:
         return 0, 1, False
     from torch.utils.data import get_worker_info

@@ -39,7 +39,7 @@ def _is_wide(part: Any) -> bool:
 
 
 class RandomPart(Source):
-    """Of a list that `can_be_read_in_blocks` the first rows, and those of blocks at random places, in their order.
+    """The first rows of a list that `can_be_read_in_blocks`, and rows of blocks at random places, in their order.
 
     `options.shuffle` is the seed of the places. `share_of` says which part of the list the rows are, by bytes.
     """

@@ -72,7 +72,7 @@ AS_USUAL = Form()
 
 
 class Converter(Protocol):
-    """What a format knows about the values in its lists."""
+    """Converts values of a format's lists to types."""
 
     def infer(self, values: Any) -> pa.DataType:
         """The type of a column, from its first values."""

@@ -1,4 +1,4 @@
-"""What a url list can be: files, folders, globs, standard input, pipes, Python lists and Arrow data."""
+"""The forms of a url list: files, folders, globs, standard input, pipes, Python lists and Arrow data."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def with_reasons(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.Record
 
 
 def _nested_advice(field: Field, type: pa.DataType) -> str:
-    """Which option reads the texts in a nested column, for the end of a message."""
+    """The option that reads the texts in a nested column, for the end of a message."""
     path = path_to_text(field.source, type)
     if field.kind == "caption":
         path = path.replace(EACH, "[0]")

@@ -26,7 +26,7 @@ _REGISTERED: dict[str, type[Recipe]] = {}
 
 
 class RecipeConfig:
-    """One of the ways in which a recipe can be built; what is given by name are its attributes.
+    """A way in which a recipe can be built; what is given by name are its attributes.
 
     >>> RecipeConfig("small", image_size=256).image_size
     256

@@ -43,7 +43,7 @@ def prepare(config: Config, source: Source, output: OutputFolder) -> Place:
     mode, is_rank = config.output.incremental_mode, not rank_of(config.share).is_alone
     if mode == "overwrite" and is_rank:
         raise OutputError(
-            "incremental_mode=overwrite: runs that make a dataset together cannot each begin it anew; remove the "
+            "incremental_mode=overwrite: ranks that make a dataset together cannot each begin it anew; remove the "
             "folder before, or choose another output_folder"
         )
     names, url_list, now = output.names(), _List(config, source), _manifest_of(config, source)

@@ -133,6 +133,11 @@ def test_latency_is_covered_up_to_what_the_server_does_per_second(seed: int, spr
     assert 750 < play.size(12) < 2500  # 1000 would do
 
 
+@pytest.mark.parametrize("latency", [0.05, 0.3, 0.5, 1.0])
+def test_answers_that_all_take_the_same_time_raise_the_window_too(latency: float) -> None:
+    assert Play(queue(lambda now: latency), 60, ceiling=1000).size(50) > 800
+
+
 @seeds
 @pytest.mark.parametrize("failure", [BUSY, RESET], ids=lambda failure: failure.code)
 def test_what_makes_a_server_fail_is_found_and_kept_away_from(seed: int, failure: Failure) -> None:

@@ -27,6 +27,7 @@ from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.transforms import threads
 from any2ds.transforms.chain import Pipeline, StepGroup
+from any2ds.transforms.contract import Plan
 from any2ds.transforms.pipeline import PipelineRunner
 from any2ds.transforms.threads import Budget
 from tests.support.smalldisk import small_disk
@@ -357,11 +358,8 @@ class Weighed:
         self.now = self.most = 0
         self._lock = threading.Lock()
 
-    def takes(self, sample: Sample) -> bool:
-        return True
-
-    def memory(self, sample: Sample) -> int:
-        return int(sample.data)
+    def plan(self, sample: Sample) -> Plan:
+        return Plan(lambda: int(sample.data), lambda: self(sample))
 
     def __call__(self, sample: Sample) -> Sample:
         with self._lock:

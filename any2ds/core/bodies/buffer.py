@@ -38,7 +38,7 @@ class Buffer:
 
     def share_among(self, transfers: int) -> None:
         """So many may be in flight from now on."""
-        # What a transfer may hold when memory is short; all of them together hold at most half of it.
+        # Bytes that a transfer may hold when memory is short; all together hold at most half of it.
         self.share = max(1, self.half // transfers)
 
     @property
@@ -96,7 +96,7 @@ class Body:
             self._extents += buffer.spool.append(chunk)
 
     def share(self, owners: int) -> None:
-        """It gets so many more owners; it is free when each of them has released it."""
+        """Add so many owners; the body is free when each of them has released it."""
         self._other_owners += owners
 
     def read(self) -> bytes:

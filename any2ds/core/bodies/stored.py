@@ -55,10 +55,10 @@ class StoredBody:
         return piece
 
     def spill(self) -> None:
-        """It is on disk already."""
+        """Nothing to do: it is on disk already."""
 
     def share(self, owners: int) -> None:
-        """It takes no memory, whoever owns it."""
+        """Nothing to do: it takes no memory."""
 
     def release(self) -> None:
         """Nothing to give back."""

@@ -35,7 +35,7 @@ class Children(Generic[Question, Answer]):
         self.give_back(self._borrowed()[0])
 
     def ask(self, question: Question, patience: float) -> tuple[Answering[Question, Answer], Answer]:
-        """What a child answers, and that child, which nobody else asks anything until it is given back.
+        """The answer of a child, and that child, which nobody else asks anything until it is given back.
 
         Raises ChildEnded and what else `Answering.ask` does, and NotStarted.
         """

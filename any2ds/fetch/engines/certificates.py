@@ -1,4 +1,4 @@
-"""Which certificate authorities are trusted."""
+"""The certificate authorities that are trusted."""
 
 from __future__ import annotations
 

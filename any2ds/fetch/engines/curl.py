@@ -50,7 +50,7 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._sockets = Sockets()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
-        # Those that hang count as well: without room for them no connection would be kept.
+        # Transfers that hang count as well: without room for them no connection would be kept.
         most = min(options.most_transfers, buffer.transfers)
         self._keep_connections(most + spare_transfers(options, most) + _EVENTS_PER_TURN)
         self._by_handle: dict[Any, Transfer] = {}

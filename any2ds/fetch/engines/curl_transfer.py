@@ -301,7 +301,7 @@ class Transfer:
         return self.chain.follow(location, status, self._headers.get("set-cookie", ""), self._robots)
 
     def outcome(self, error: tuple[int, str] | None) -> Payload | Failure:
-        """What became of the attempt. Raises the OSError that kept the body from being buffered, if one did."""
+        """The outcome of the attempt. Raises the OSError that kept the body from being buffered, if one did."""
         if error is not None and (self._error is not None or not self._is_cut):
             return self._failure(error)
         headers, url, status = self._headers, self.chain.final_url, None

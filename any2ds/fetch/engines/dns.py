@@ -106,7 +106,7 @@ class Resolver(Generic[W]):
         self.heard = 0.0  # when a name server last said anything; 0 if none ever has
 
     def lookup(self, host: str, waiter: W) -> Addresses | Failure | None:
-        """What is known of `host`, for which `asks_dns` holds; None if `finished` will tell the waiter."""
+        """The addresses of `host`, for which `asks_dns` holds; None if `finished` will tell the waiter."""
         known = self._known.get(host)
         if known is not None and known[0] > self._now():
             return known[1]

@@ -220,7 +220,7 @@ def _refuse_link_local(host: str, is_allowed: bool) -> None:
 
 
 def _local_path(url: str) -> str:
-    """Of a file URL, decoded (RFC 8089); as it is written if there is no such file, since many lists do not encode."""
+    """The path of a file URL, decoded (RFC 8089); as written if there is no such file, as many lists do not encode."""
     written = url.removeprefix("file://")
     decoded = unquote(written)
     return decoded if decoded == written or os.path.exists(decoded) else written
@@ -232,7 +232,7 @@ def _opened(system: Any, path: str, piece: int) -> Any:
         return S3Object(system, path, piece)
     if "memory" in system.protocol:  # it lends everybody the same file, which has one position
         return io.BytesIO(system.cat_file(path))
-    # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
+    # File systems that any thread may use are read by ranges: one request a block, and nothing is read ahead and held.
     by_ranges = {"cache_type": "none"} if system.async_impl else {}
     return system.open(path, "rb", block_size=piece, **by_ranges)
 

@@ -18,7 +18,7 @@ _READ, _WRITE = 1, 2  # to libcurl, in `watch` and `socket_action`, and to `sele
 
 
 class _Poller(Protocol):
-    """What the system waits with: masks are its own. That of `select.epoll`."""
+    """The poller of the system, whose masks are its own; the methods are those of `select.epoll`."""
 
     def register(self, fd: int, eventmask: int, /) -> None: ...
     def modify(self, fd: int, eventmask: int, /) -> None: ...

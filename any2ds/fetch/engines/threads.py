@@ -24,7 +24,7 @@ from any2ds.fetch.policy.hosts import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of a body that has arrived whole, which the transfer has."""
+    """The facts about a body that has arrived whole, which the transfer has."""
 
     media_type: str | None = None
     etag: str | None = None

@@ -27,7 +27,7 @@ class Transport(Protocol):
         ...
 
     def phases(self) -> Phases:
-        """What those in flight wait for, but for the late ones; it looks at each of them."""
+        """The waits of the transfers in flight, but for late ones; it looks at each of them."""
         ...
 
     @property

@@ -39,7 +39,7 @@ _FROM_THE_START = 200
 
 @dataclass(slots=True)
 class Witness:
-    """What a host has answered most quickly."""
+    """The URL that a host has answered most quickly."""
 
     url: str
     seconds: float
@@ -158,7 +158,7 @@ class Breaker:
             raise NetworkDown(f"nothing has answered for {self._quiet:.0f} s, not even hosts that did before")
 
     def probes(self, now: float) -> list[Witness]:
-        """What to ask for now, only to see whether anything comes back."""
+        """The URLs to ask for now, only to see whether anything comes back."""
         if not self._witnesses or now < self._next_probe:
             return []
         worth_it = self._quiet >= _HASTE if self._urgent else self._quiet >= _QUIET and self._in_flight >= _FEW
@@ -193,7 +193,7 @@ class Breaker:
         outages = [*self._outages, (self._heard, at)] if self.paused else self._outages
         for start, end in outages:
             overlaps = silent_from < end and start < at
-            # What had waited for longer when the silence began than it had still to wait, failed for its own reasons.
+            # A transfer that had waited longer before the silence than it had still to wait failed for its own reasons.
             if overlaps and (failure.code not in TIMEOUTS or start - silent_from <= at - start):
                 return True
         # Hosts whose addresses are known may answer while the name servers do not.

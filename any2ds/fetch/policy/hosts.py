@@ -38,7 +38,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """What holds for a host whatever it answers; the first two for all fetchers of this machine together."""
+    """The limits of a host whatever it answers; the first two hold for all fetchers of this machine together."""
 
     max_per_host: int = UNLIMITED  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
@@ -46,7 +46,7 @@ class HostPolicy:
 
 
 class Slots(Protocol):
-    """What keeps the limits of hosts for several processes together (`fetch.host_slots`)."""
+    """The keeper of the limits of hosts for several processes together (`fetch.host_slots`)."""
 
     def acquire(self, host: str, limit: int, delay: float) -> tuple[int | None, float]:
         """A slot, or None and the seconds until another try."""
@@ -60,7 +60,7 @@ class Slots(Protocol):
 
 
 class Host:
-    """What is known of one host. Times are those of the schedule's clock."""
+    """The state of one host. Times are those of the schedule's clock."""
 
     def __init__(self, name: str, policy: HostPolicy, first_at_once: float = FIRST_AT_ONCE) -> None:
         self.name = name

@@ -129,7 +129,7 @@ class Limiter:
             self._cap_until = now + self._hold  # counts from when there are answers again
         elif silence > _HOPELESS * self._late or (self._losses and self._is_loss(step, step.failed)):
             self._harm(step.size, now)
-        elif silence > _LATE[1] * self._latency + _MEASURE[0] and step.began <= self._heard:
+        elif silence > _LATE[1] * (self._latency or _FIRST_LATENCY) + _MEASURE[0] and step.began <= self._heard:
             self._is_up = True  # files that hang may have taken all places
             self._begin(now, self._best)
         elif now >= self._from:

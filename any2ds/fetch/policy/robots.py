@@ -40,7 +40,7 @@ _OTHERS = "others"  # stands for all agents but us
 _OF_THE_HOST = frozenset(
     {"bad_url", "dns", "connect", "tls", "timeout_connect", "blocked_address", "host_down", "protocol"}
 )
-# Of these, those without a connection, by which nothing was asked for.
+# Failures without a connection, by which nothing was asked for.
 _NOT_ASKED = _OF_THE_HOST - {"protocol"}
 # Nothing to be had, or nothing that makes sense; the RFC lets us take both for a site without rules.
 _NO_RULES = frozenset({"empty_body", "bad_encoding", "too_many_redirects", "bad_redirect"})
@@ -158,7 +158,7 @@ Policy = Callable[[str], tuple[str, str]]
 
 
 class Files(Protocol):
-    """What processes share (`fetch.robots_files`)."""
+    """The files that processes share (`fetch.robots_files`)."""
 
     def read(self, name: str) -> bytes | None: ...
 
@@ -167,7 +167,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What one origin's robots.txt came to, until a time of the schedule's clock."""
+    """The robots.txt of one origin as it was read, until a time of the schedule's clock."""
 
     failure: Failure  # of the rows that may not be asked for
     until: float
@@ -217,7 +217,7 @@ class Robots:
         return robots == "respect" or (robots == "public" and is_public(host))
 
     def known(self, url: str, now: float) -> Known | None:
-        """What is known of the origin of a normalised URL; None if that is nothing, or too old."""
+        """The rules of the origin of a normalised URL; None if they are unknown, or too old."""
         self._now = now
         end = url.find("/", 8)
         origin: str | None = url[:end] if end > 0 else None
@@ -241,7 +241,7 @@ class Robots:
         return self._read(origin, now) is not None
 
     def _read(self, origin: str, now: float) -> Known | None:
-        """What another process has asked for."""
+        """The file that another process has asked for."""
         if self._files is None or not self.shares(origin):
             return None
         product = self._policy(origin)[1]
@@ -298,7 +298,7 @@ class Robots:
         return self._held.pop(origin)[1]
 
     def take_cost(self) -> RobotsCost:
-        """What asking has cost since the last call."""
+        """The cost of asking since the last call."""
         cost, self._cost = self._cost, RobotsCost()
         return cost
 
@@ -324,7 +324,7 @@ def _free(now: float) -> Known:
 
 
 def _without(origin: str, failure: Failure, now: float) -> Known:
-    """What follows when there is no robots.txt to be had."""
+    """The rules that hold when there is no robots.txt to be had."""
     code, status = failure.code, failure.http_status or 0
     if code in _NO_RULES or (code == f"http_{status}" and status != 429 and status < 500):
         return _free(now)

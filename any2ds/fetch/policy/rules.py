@@ -1,4 +1,4 @@
-"""What is refused although it could be fetched: addresses that nobody on the web may send us to, and opt-outs."""
+"""Refusals of what could be fetched: addresses that nobody on the web may send us to, and opt-outs."""
 
 from __future__ import annotations
 

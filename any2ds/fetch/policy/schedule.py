@@ -92,7 +92,7 @@ def transfers_within(options: FetchOptions, connections: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLimits:
-    """What holds for all hosts together."""
+    """The limits for all hosts together."""
 
     slots: int  # attempts in flight
     timeout: float = 0.0  # seconds without a byte of a body, after which an attempt ends; 0: no limit
@@ -193,7 +193,7 @@ class Schedule:
         return self.in_flight - min(self._late, self.spare) >= self.slots
 
     def backlog(self, now: float, most: int = 5) -> Backlog:
-        """What waits, with the hosts that most rows wait for; it looks at all hosts and all long transfers."""
+        """The backlog, with the hosts that most rows wait for; it looks at all hosts and all long transfers."""
         waited_for = [host for host in self._hosts.values() if host.queue or host.deferred]
         worst = heapq.nlargest(most, waited_for, key=lambda host: host.waiting)
         remaining = [host.seconds_left(now) for host in waited_for]
@@ -379,7 +379,7 @@ class Schedule:
             attempt.late = False
 
     def _go_on_with(self, host: Host, now: float) -> None:
-        """It has learned: give up the rows that wait for it, or line it up for them."""
+        """Give up the rows that wait for a host that has learned, or line it up for them."""
         if host.down_until > now:
             while host.queue:
                 self.queued -= 1
@@ -542,7 +542,7 @@ class Schedule:
         return host
 
     def _past_robots(self, attempt: Attempt, now: float) -> Attempt | None:
-        """What is to be tried of a row: itself if robots.txt lets it, that file if nobody has asked for it, or nothing,
+        """The attempt to begin for a row: itself if robots.txt lets it, that file if nobody has asked for it, or none,
         because the row waits for the file or is given up.
 
         The host's name in the list is not enough: the origin of the normalised URL decides.

@@ -78,7 +78,7 @@ def _count(data: bytes, among: bytes) -> int:
 
 
 class TextReader:
-    """What readers of text have in common."""
+    """The common part of readers of text."""
 
     seekable: ClassVar[bool] = False
 
@@ -112,7 +112,7 @@ class TextReader:
 
 
 def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
-    """The same bytes, cut only after newlines.
+    """The bytes of `pieces`, cut only after newlines.
 
     A line of more than `longest` bytes may be cut to `longest` + 1. A last line without newline is kept, unless
     `pieces` ends with a ReadError.

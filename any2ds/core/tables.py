@@ -21,6 +21,8 @@ def plain(value: Any) -> Any:
     """A plain value in place of one that JSON has no notation for: bytes as base64, all else as its text."""
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode("ascii")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
     return str(value)
 
 
@@ -40,8 +42,12 @@ def is_list(type: pa.DataType) -> bool:
     return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
 
 
+# orjson 3.13 writes the time 0:00:00.01 as 00:00:00.10000: a tenth of a second.
+_JSON = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
 def to_json(value: Any) -> bytes:
-    return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(value, default=plain, option=_JSON)
 
 
 def value_of_text(text: Any, type: pa.DataType) -> Any:

@@ -155,7 +155,7 @@ class Source(Sequence[Sample]):
         return self._left_out.passing(samples)
 
     def _chunk_starts(self) -> Iterator[int]:
-        """The starts of chunks of an iteration over a store, and its end; first ones are small, as few may be wanted."""
+        """The starts of chunks of an iteration over a store, and its end; the first are small, as few may be wanted."""
         at, size, most = 0, 1, ahead.chunk_size(self.sample_bytes)
         while at < len(self):
             yield at

@@ -109,7 +109,9 @@ class _Join:
         self._before = AddedColumns.of(dataset.folder)
         self._own_column, _, of_list = wanted.on.partition(":")
         self._list_column = of_list or self._own_column
-        self._on_names = self._own_column == "key" and dataset.layout is not None and dataset.layout.has_names
+        # A column of the list that is called "key" holds keys of the dataset; any other, ids that keys were made of.
+        has_names = dataset.layout is not None and dataset.layout.has_names
+        self._on_names = has_names and self._own_column == "key" != self._list_column
         names = ("url_list", "input_format", "separator", "encoding", "rows")
         given = {name: value for name in names if (value := getattr(wanted, name)) is not None}
         self._options: InputOptions = parse_options(given, [InputOptions]).groups[0]

@@ -43,10 +43,10 @@ def grain_options(is_local: bool, num_workers: int, num_threads: int | None) -> 
 
 def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
     """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`; files are bytes. Each
-    iteration is the next epoch."""
+    iteration has the same order: workers that have not begun equally often would disagree on an epoch of their own."""
     wds = imported("webdataset", "to_webdataset")
     exts = [f"{member}_ext" for member in source.members]
-    stream = source.undecoded("key", "ext", *exts).stream(**options).advancing()
+    stream = source.undecoded("key", "ext", *exts).stream(**options)
     return wds.FluidWrapper(_Members(stream, source))
 
 

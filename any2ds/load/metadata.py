@@ -198,7 +198,10 @@ class Rows:
             except DamagedShard:
                 if not self._is_lenient or self._schema is None:
                     raise
-                empty = pads.dataset(self._schema.empty_table()).to_table(columns=columns)
+                try:
+                    empty = pads.dataset(self._schema.empty_table()).to_table(columns=columns)
+                except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+                    raise _wrong_condition(error, self._schema.names) from error
                 read = (
                     self._or_nulls(n, lambda n: self._part(range(n, n + 1))._read(columns), empty.schema)
                     for n in numbers

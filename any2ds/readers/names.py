@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from any2ds.config.command_line import flag
 from any2ds.core.errors import InputError, ReadError
+from any2ds.core.metadata import shown_urls
 from any2ds.core.rows import BAD_ROW_COLUMN, KEY_COLUMN
 from any2ds.readers.seen_texts import SeenTexts
 
@@ -41,6 +42,7 @@ def safe_names(texts: pa.Array) -> pa.Array:
     texts = pc.utf8_trim_whitespace(texts)
     if pc.all(pc.fill_null(pc.match_substring_regex(texts, _PLAIN), True)).as_py():
         return texts
+    texts = shown_urls(texts)  # credentials are in no key, as they are in no metadata
     return pa.array([safe_name(text) if text else None for text in texts.to_pylist()], pa.string())
 
 

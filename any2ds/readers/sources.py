@@ -145,9 +145,17 @@ class Source:
 
     @classmethod
     def _check_names(cls, config: Config, stores: Stores, key_col: str) -> None:
-        """Raises InputError if the column is no name for each row. The list is read once for this alone."""
+        """Raises InputError if the column is no name for each row. The list is read once for this alone.
+
+        A limit is one of rows in the order of the run: of a shuffled list all rows are compared.
+        """
         options = dataclasses.replace(
-            config.input, caption_col=None, save_additional_columns=None, column_types=None, shuffle=None
+            config.input,
+            caption_col=None,
+            save_additional_columns=None,
+            column_types=None,
+            shuffle=None,
+            limit=config.input.limit if config.input.shuffle is None else None,
         )
         with cls(options, stores=stores, key_col=key_col) as source:
             if not source.can_be_read_again:

@@ -89,6 +89,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "rows 1 and 3 of the list have the same in 'uid'",
     ),
+    "behind the limit of a shuffled list": (
+        "uid,url\nx,{web}0.jpg\ny,{web}0.jpg\nz,{web}0.jpg\nx,{web}1.jpg\n",
+        {"limit": 2, "shuffle": 1},
+        "rows 1 and 4 of the list have the same in 'uid'",
+    ),
     "once without": ("uid,url\nx,{web}0.jpg\n ,{web}0.jpg\n", {}, "row 2 of the list has nothing in 'uid'"),
     "case": (
         "uid,url\nX,{web}0.jpg\nx,{web}0.jpg\n",

@@ -111,7 +111,7 @@ def test_each_sample_of_open_shards_takes_less_than_24_bytes(tmp_path: Path) -> 
     )
     command = [sys.executable, "-c", PROGRAM, str(few), str(many), statement]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert 8 * 10**6 < int(said.split()[-1]) < 24 * 10**6
+    assert 4 * 10**6 < int(said.split()[-1]) < 24 * 10**6  # a part fits into what opening few had taken for a moment
 
 
 def test_files_of_shards_are_known_by_their_names_and_others_as_well(folder: Callable[[int], Path]) -> None:

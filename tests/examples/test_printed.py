@@ -186,9 +186,10 @@ def _write_lists(folder: Path, server: Server) -> None:
         "sha256": [hashlib.sha256(path.read_bytes()).hexdigest() for path in images],
         "faces": [[[0.25, 0.25, 0.5, 0.5]]] * SHARDS,
         "id": list(range(SHARDS)),
+        "uid": [f"{number:032x}" for number in range(SHARDS)],
         "licence": ["CC0"] * SHARDS,
     }
-    for name in ("urls.parquet", "list.parquet"):
+    for name in ("urls.parquet", "list.parquet", "metadata.parquet"):
         pq.write_table(pa.table(columns), folder / name)
     pq.write_table(pa.table({"image_url": urls[:3], "mask_url": urls[3:6]}), folder / "pairs.parquet")
     (folder / "begun").mkdir()  # by img2dataset

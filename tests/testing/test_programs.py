@@ -13,7 +13,7 @@ from tests.support.programs import REQUIRED
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/config/test_completion.py::test_the_command_prints_a_script_that_the_shell_reads",
+    "tests/config/test_completion.py::test_commands_options_and_values_are_offered",
     "tests/stores/test_servers.py::test_a_list_in_a_folder_that_nginx_shows",
     "tests/plays/test_sftp.py::test_names_of_files_may_be_odd_and_failures_are_told_apart",  # whose fixture starts sshd
 )

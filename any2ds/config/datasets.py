@@ -163,7 +163,7 @@ class EstimateOptions:
 
 
 RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)
-"""Those of `retry`."""
+"""The options of `retry`."""
 
 ESTIMATE_GROUPS: tuple[Any, ...] = (*GROUPS, EstimateOptions)
-"""Those of `estimate`: the ones of the planned run, and its own."""
+"""The options of `estimate`: those of the planned run, and its own."""

@@ -33,7 +33,7 @@ class Option:
     needs: str = ""  # the options without which it has no effect, and is refused (see `needs.py`)
     off: Any = None  # the value that asks for no step of media; None does so always
     may_change: bool = False  # of options that decide what a dataset holds: whether a run that goes on may have another
-    # Of a fetch option `host`, if it may differ by host; of a media option `run`, if it may not differ by URL column,
+    # For a fetch option `host`, if it may differ by host; for a media option `run`, if it may not differ by URL column,
     # or `splits`, if it makes several samples of a file.
     scope: Literal["", "run", "host", "splits"] = ""
     task: str = ""  # its heading in the short help; empty: the full help alone has it

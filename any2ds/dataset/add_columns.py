@@ -111,7 +111,7 @@ class _Join:
         self._list_column = of_list or self._own_column
         # A column of the list that is called "key" holds keys of the dataset; any other, ids that keys were made of.
         has_names = dataset.layout is not None and dataset.layout.has_names
-        self._on_names = has_names and self._own_column == "key" != self._list_column
+        self._on_names = has_names and self._own_column == "key" and self._list_column != "key"
         names = ("url_list", "input_format", "separator", "encoding", "rows")
         given = {name: value for name in names if (value := getattr(wanted, name)) is not None}
         self._options: InputOptions = parse_options(given, [InputOptions]).groups[0]
@@ -245,8 +245,9 @@ class _Join:
         """Keys, and the added columns."""
         for batch in self._read():
             columns = [batch[name] for name in self._names]
-            keys = _comparable(batch[self._list_column])
-            yield safe_names(keys) if self._on_names else keys, pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            values = batch[self._list_column]
+            keys = safe_names(values.cast(pa.string())) if self._on_names else _comparable(values)
+            yield keys, pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     # --- the dataset ---
 

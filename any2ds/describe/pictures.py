@@ -46,7 +46,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything to see of a file: nothing of what cannot be shown."""
+    """The view of a file, empty where it cannot be shown."""
 
     kind: Kind
     picture: Picture | None = None

@@ -78,7 +78,7 @@ class PreviewPool:
                 log.debug("no thumbnails: it %s", error)
 
     def view(self, data: bytes, mime_type: str, ext: str, patience: float = math.inf) -> View:
-        """Everything to see of a file. Whatever is wrong with it, not installed, or takes longer than `patience`
+        """The view of a file. Whatever is wrong with it, not installed, or takes longer than `patience`
         seconds, there is less."""
         kind = kind_of(mime_type, ext)
         if kind == "text":

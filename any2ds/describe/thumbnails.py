@@ -36,7 +36,6 @@ from any2ds.load.copies import ShardCopies
 from any2ds.load.opened import OpenShards
 from any2ds.load.shards import ShardSet
 from any2ds.writers.contract import Fields
-from any2ds.writers.formats._shard import LocalData
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +155,8 @@ class _ThumbnailMaker:
             starts=array("Q", bytes(8 * (len(picked) + 1))),
             data_bytes=array("Q", bytes(8 * len(picked))),
         )
-        self._fields = Fields(schema=self._schema(), data_column=column)
-        self._opened = OpenShards(shards, self._fields, ShardCopies(copies, _MOST_COPIED))
-        self._is_gzipped = options is not None and options.get("tfrecord_compression") == "gzip"
+        fields = Fields(schema=self._schema(), data_column=column)
+        self._opened = OpenShards(shards, fields, ShardCopies(copies, _MOST_COPIED))
 
     def _schema(self) -> pa.Schema | None:
         """The columns of the metadata, by the first shard that can be read."""
@@ -187,11 +185,6 @@ class _ThumbnailMaker:
         if dataset.writer.extension == "" and not is_local:  # a folder, of which no copy is made
             for row in rows:
                 yield {**row, "data": dataset.read(f"{files.data}/{row['key']}.{row.get('ext') or 'jpg'}")}
-        elif self._is_gzipped and dataset.writer.shard is not None:  # unpacked as a whole, as nothing in it has a place
-            if self._size(files) <= _MOST_COPIED:
-                with dataset.local(files.data) as path:
-                    shard = dataset.writer.shard(LocalData(path), self._fields)
-                    yield from map(shard.row, numbers)
         elif is_local or dataset.writer.sidecars or self._size(files) <= _MOST_COPIED:
             for number in numbers:
                 with contextlib.suppress(DamagedShard):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.core.tables import is_text
 from any2ds.dataset.features import (
     Audio,
     ClassLabel,
@@ -162,7 +163,7 @@ def _plain(type: pa.DataType) -> pa.DataType:
 def _labels(shards: ShardSet, types: Mapping[str, pa.DataType]) -> dict[str, list[str]]:
     """The names of classes of columns that Arrow has as dictionaries of text, pandas as categories: all that the
     metadata have, sorted, so that each part of a dataset has the same."""
-    wanted = [name for name, type in types.items() if pa.types.is_dictionary(type) and _is_text(type.value_type)]
+    wanted = [name for name, type in types.items() if pa.types.is_dictionary(type) and is_text(type.value_type)]
     if not wanted:
         return {}
     table = dataset_of(shards, pa.schema([(name, types[name]) for name in wanted])).to_table()
@@ -225,10 +226,6 @@ def _is_media(feature: Any) -> bool:
     while isinstance(feature, datasets.List):
         feature = feature.feature
     return isinstance(feature, (datasets.Image, datasets.Audio, datasets.Video))
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
 
 def _version(shards: ShardSet) -> str:

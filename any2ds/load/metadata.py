@@ -198,10 +198,7 @@ class Rows:
             except DamagedShard:
                 if not self._is_lenient or self._schema is None:
                     raise
-                try:
-                    empty = pads.dataset(self._schema.empty_table()).to_table(columns=columns)
-                except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-                    raise _wrong_condition(error, self._schema.names) from error
+                empty = _evaluated(self._schema.empty_table(), columns)
                 read = (
                     self._or_nulls(n, lambda n: self._part(range(n, n + 1))._read(columns), empty.schema)
                     for n in numbers
@@ -250,8 +247,13 @@ class Rows:
 
 def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
     """A mask of the rows that meet a condition. Raises UsageError."""
+    return _one_chunk(_truth(_evaluated(table, {"found": condition})["found"]))
+
+
+def _evaluated(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:
+    """The columns as they follow from those of a table. Raises UsageError."""
     try:
-        return _one_chunk(_truth(pads.dataset(table).to_table(columns={"found": condition})["found"]))
+        return pads.dataset(table).to_table(columns=columns)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise _wrong_condition(error, table.column_names) from error
 

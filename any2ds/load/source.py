@@ -409,8 +409,7 @@ class Source(Sequence[Sample]):
         return huggingface.dataset(self.without_transform("to_hf"), self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
-        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`. Each iteration
-        is the next epoch."""
+        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
         return frameworks.webdataset(self.without_transform("to_webdataset"), stream)
 
     def to_arrow(self) -> pa.RecordBatchReader:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from any2ds.core.compression import kind_of
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
+from any2ds.core.tables import is_text
 from any2ds.readers.arrow import ARROW, is_text_or_binary
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Field, Wanted
@@ -161,4 +162,4 @@ def _fits(file: File, field: Field, type: pa.DataType) -> bool:
 
 def _is_text(type: pa.DataType) -> bool:
     kind = type.value_type if pa.types.is_dictionary(type) else type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return is_text(kind)

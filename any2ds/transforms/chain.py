@@ -14,7 +14,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -62,7 +63,7 @@ class StepGroup:
 
     def wants(self, sample: Sample) -> bool:
         """Whether one of the steps has anything to do with a sample, or to say of it."""
-        return any(step.plan(sample) is not None for step in self.steps)
+        return any(_planned(step, sample) is not None for step in self.steps)
 
     def plan(self, samples: Sequence[Sample]) -> GroupPlan:
         """One sample after the other: the memory of the first step of the sample that needs most counts."""
@@ -80,7 +81,7 @@ class StepGroup:
     def _first(self, sample: Sample) -> tuple[Sample, int, Plan | None]:
         """The number and the plan of the first step that processes a sample, which is marked by steps that do not."""
         for number, step in enumerate(self.steps):
-            plan = step.plan(sample)
+            plan = _planned(step, sample)
             if isinstance(plan, Plan):
                 return sample, number, plan
             sample = sample.left_as_is(plan) if plan else sample
@@ -88,16 +89,14 @@ class StepGroup:
 
     def _run(self, sample: Sample, number: int, plan: Plan | None) -> list[Sample]:
         """The outcome of a sample by `plan`, which the step of that number made, and by the steps behind it."""
-        found = sample if plan is None else _outcome(plan, sample)
-        are_parts = not isinstance(found, Sample)
-        samples = [found] if isinstance(found, Sample) else list(found)
-        for step in self.steps[number + 1 :]:
+        samples, are_parts = [sample], False
+        for step in self.steps[number:]:
             made: list[Sample] = []
             for one in samples:
-                found = attempted(step, one)
+                found = attempted(step, one) if plan is None else _outcome(plan, one)
                 are_parts = are_parts or not isinstance(found, Sample)
                 made += [found] if isinstance(found, Sample) else found
-            samples = made
+            samples, plan = made, None
         if are_parts:
             samples = in_parts(samples)
         return samples or [sample.filtered("no sample is left of it")]
@@ -148,10 +147,23 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
 
     Raises DiskFull and BrokenStep, which concern all rows.
     """
-    plan = None if sample.body is None else step.plan(sample)
+    plan = None if sample.body is None else _planned(step, sample)
     if isinstance(plan, Plan):
         return _outcome(plan, sample)
     return sample.left_as_is(plan) if plan else sample
+
+
+def _planned(step: Any, sample: Sample) -> Plan | str | None:
+    """The plan of `step`; if making it raises, one that raises the same, so that it is the failure of the row."""
+    try:
+        plan: Plan | str | None = step.plan(sample)
+    except Exception as error:  # of the disk above all, from which the first bytes of a file are read
+        return Plan(lambda: 0, partial(_raise, error))
+    return plan
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _outcome(plan: Plan, sample: Sample) -> Sample | Sequence[Sample]:

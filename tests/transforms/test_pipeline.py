@@ -315,6 +315,21 @@ def test_a_file_that_waits_for_memory_is_not_late(buffer: Buffer) -> None:
     transforming.close()
 
 
+def test_a_file_that_cannot_be_looked_at_costs_its_row_alone(buffer: Buffer) -> None:
+    class Unreadable(Weighed):
+        def plan(self, sample: Sample) -> Plan:
+            raise OSError("the disk has lost it")
+
+    line = pipeline(lambda sample: sample)
+    line.groups = (StepGroup((Unreadable(),)),)
+    transforming = PipelineRunner(line, TransformLimits(1, 0, 1000), has_members=True)
+    submit(transforming, buffer, [b"100"])
+    ((sample,),) = finish(transforming)
+    assert sample.failure is not None
+    assert (sample.failure.code, sample.failure.detail) == ("transform_error", "OSError: the disk has lost it")
+    transforming.close()
+
+
 def test_a_model_that_never_loads_ends_the_run(buffer: Buffer) -> None:
     never = threading.Event()
 

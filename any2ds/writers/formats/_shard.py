@@ -26,7 +26,7 @@ class LocalData(ShardData):
         """Raises DamagedShard if there is nothing that can be read."""
         self.name, self._path = path.name, path
         self.indexes: dict[str, bytes] = {}  # end of the name of a sidecar -> its content
-        self.file: IO[bytes] | None = None  # opened by the first read, and closed with this object
+        self._file: IO[bytes] | None = None  # opened by the first read, and closed with this object
         try:
             self.size = 0 if path.is_dir() else path.stat().st_size
         except OSError as error:
@@ -34,9 +34,9 @@ class LocalData(ShardData):
 
     def read(self, start: int, size: int) -> bytes:
         try:
-            self.file = self.file or open_regular(self._path)
-            self.file.seek(start)
-            found = self.file.read(size)
+            self._file = self._file or open_regular(self._path)
+            self._file.seek(start)
+            found = self._file.read(size)
         except OSError as error:
             raise DamagedShard(access_text(error)) from error
         if len(found) != size:
@@ -44,8 +44,8 @@ class LocalData(ShardData):
         return found
 
     def __del__(self) -> None:
-        if (file := getattr(self, "file", None)) is not None:
-            file.close()
+        if self._file is not None:
+            self._file.close()
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
         return [(self.read(start, size), 0) for start, size in ranges]

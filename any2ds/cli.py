@@ -185,7 +185,7 @@ def run(given: Sequence[str]) -> int:
     from any2ds.config.commands import COMMANDS
     from any2ds.config.options import RunOptions, WatchOptions, flat, parse_options
     from any2ds.core.errors import Any2dsError
-    from any2ds.core.processes.signals import Terminated
+    from any2ds.core.processes.signals import Terminated, interrupt_kept
 
     name, arguments = (given[0], given[1:]) if given and given[0] in COMMANDS else ("download", given)
     command = COMMANDS[name]
@@ -194,9 +194,10 @@ def run(given: Sequence[str]) -> int:
         if given[:1] != ["--"] and (page := _page(_before_dashes(given))) is not None:
             _print(page)
             return 0
-        options = parse_options(_completed(name, parse(arguments, command)), command.groups)
-        _log_to_terminal(WatchOptions in command.groups and options.group(WatchOptions).log_format == "json")
-        return _execute(name, options)
+        with interrupt_kept():
+            options = parse_options(_completed(name, parse(arguments, command)), command.groups)
+            _log_to_terminal(WatchOptions in command.groups and options.group(WatchOptions).log_format == "json")
+            return _execute(name, options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
         if name != "download":

@@ -253,6 +253,23 @@ def test_shards_that_cannot_be_finished_are_not_waited_for(tmp_path: Path, serve
     assert names_in(tmp_path / "out") == {".any2ds/run", ".any2ds/segments"}
 
 
+@pytest.mark.parametrize(("number", "text"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_an_interrupt_stays_one_where_a_library_makes_another_error_of_it(
+    number: int, text: str, tmp_path: Path
+) -> None:
+    swallows = f"""
+import signal
+try:
+    signal.raise_signal({number:d})
+except BaseException:
+    raise TypeError("expected a message argument") from None  # as Python does in the middle of an import
+"""
+    (tmp_path / "letters.py").write_text(swallows)
+    command = [sys.executable, "-m", "any2ds", "build", "letters.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT)
+    assert (ended.returncode, text in ended.stderr) == (128 + number, True), ended.stderr
+
+
 def test_what_nohup_has_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

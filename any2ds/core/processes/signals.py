@@ -29,9 +29,29 @@ class Terminated(SystemExit):
         super().__init__(code)
 
 
+_raised: int | None = None  # the last signal that an exception was raised for
+
+
 def raise_for(number: int, frame: Any = None) -> NoReturn:
     """A signal handler: the exception that stands for signal `number`."""
+    global _raised
+    _raised = number
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+@contextmanager
+def interrupt_kept() -> Iterator[None]:
+    """Raise the exception of a signal again where another error took its place.
+
+    Python makes `TypeError: expected a message argument` of an interrupt in the middle of an import, and libraries
+    answer one in their callbacks with errors of their own.
+    """
+    try:
+        yield
+    except Exception:
+        if _raised is not None:
+            raise_for(_raised)
+        raise
 
 
 def _end(number: int, frame: Any = None) -> NoReturn:

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import STORED_BYTES, stored_rows
-from any2ds.core.samples import row_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
@@ -86,12 +85,12 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     return _made(sample, draws, seconds)[:count]
 
 
-def thumbnails_of(sample: ShardSample, keys: Collection[str], seconds: float = 30.0) -> dict[str, Thumbnail]:
-    """The samples with these keys, as far as they lie in the shards of their keys, and can be read in time."""
-    layout, wanted = sample.dataset.layout, pa.array(keys, pa.string())
-    places = [layout.place_of(row_key(key)) for key in keys] if layout is not None else []
-    shard_ids = {place[0] for place in places if place is not None}
-    draws = dict.fromkeys(shard_ids, lambda table: pc.indices_nonzero(pc.is_in(table["key"], wanted)))
+def thumbnails_of(
+    sample: ShardSample, places: Collection[tuple[int, str]], seconds: float = 30.0
+) -> dict[str, Thumbnail]:
+    """Key -> the sample, of those with these shards and keys that can be read in time."""
+    wanted = pa.array([key for _, key in places], pa.string())
+    draws = {shard: lambda table: pc.indices_nonzero(pc.is_in(table["key"], wanted)) for shard, _ in places}
     return {found.key: found for found in _made(sample, draws, seconds)}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +41,16 @@ def to_text(array: pa.Array, errors: str = "replace") -> pa.Array:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([None if v is None else v.decode("utf-8", errors) for v in binary.to_pylist()], pa.string())
+
+
+def id_text(value: Any) -> Any:
+    """A UUID as it is written, and bytes that are UTF-8 as text; None for other bytes. Other values stay."""
+    if isinstance(value, UUID):
+        return str(value)
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return None
 
 
 def cast_each(array: pa.Array, type: pa.DataType) -> tuple[pa.Array, list[int]]:
@@ -98,6 +110,8 @@ class ArrowValues:
         array = decoded(values, keeps_dictionary=pa.types.is_dictionary(type))
         if field.kind == "hash" and _is_binary(array.type):
             array = as_text(array)
+        elif field.kind == "name" and (_is_binary(array.type) or array.type == pa.uuid()):
+            array = pa.array(map(id_text, array.to_pylist()), pa.string())
         if pa.types.is_string(type):
             if pa.types.is_float32(array.type) or pa.types.is_float64(array.type):
                 array = pc.if_else(pc.is_finite(array), array, None)  # pandas has NaN for what is missing

@@ -57,7 +57,7 @@ def refuse_unusable_names(batches: Iterable[pa.RecordBatch], column: str, ignore
             for batch in batches:
                 names, good = batch[KEY_COLUMN], batch[BAD_ROW_COLUMN].is_null()
                 if (row := pc.index(pc.and_(names.is_null(), good), True).as_py()) >= 0:
-                    raise InputError(f"key_col: row {start + row + 1:,} of the list has nothing in {column!r}")
+                    raise InputError(f"key_col: row {start + row + 1:,} of the list has no text in {column!r}")
                 seen.add(pc.ascii_lower(names) if ignores_case else names, start)
                 start += batch.num_rows
         except ReadError:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
@@ -67,7 +68,8 @@ class Source:
 
     `verify_hash` has the columns of expected hashes, if they are to be verified; `hashes` are the columns of computed
     ones; `key_col` gives the names of samples. A list of URLs alone (txt) has no columns: wanted columns are ignored
-    with `ignores_columns`, else refused. With `is_looked_at` another Source has found that all files can be read.
+    with `ignores_columns`, else refused. With `is_looked_at` another Source has found that all files can be read, and
+    logged what is odd in them.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Source:
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
         self._seed, self._limit = None if self.is_in_order else options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
-        self._noted: set[str] = set()  # subjects of warnings
+        self._noted: set[str] | None = None if is_looked_at else set()  # subjects of warnings
         self._rows = self._read()
         # Read to see whether there are any; None once `batches` has begun.
         self.first_rows = next(self._rows, None)
@@ -129,38 +131,36 @@ class Source:
 
     @classmethod
     def of(cls, config: Config, in_list_order: bool = False, is_looked_at: bool = False) -> Source:
-        """The source of a run, with all columns that the run needs. `is_looked_at` is as in the constructor."""
+        """The source of a run, with all columns that the run needs. `is_looked_at` is as in the constructor.
+
+        With `key_col` the list is read once to compare the keys. A limit is one of rows in the order of the run: of a
+        shuffled list all rows are compared.
+        """
         recipe = presets.find(config.output.preset)
-        stores, hashes = Stores(config.storage.storage_options), hash_columns(config.output)
-        ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
+        opened = partial(
+            cls,
+            verify_hash=config.output.verify_hash,
+            stores=Stores(config.storage.storage_options),
+            hashes=hash_columns(config.output),
+            ignores_columns=recipe is not None and recipe.ignores_columns_of_txt,
+            key_col=config.output.key_col,
+        )
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
-        key_col = config.output.key_col
-        if key_col is not None and not is_looked_at:
-            cls._check_names(config, stores, key_col)
-        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns, is_looked_at, key_col)
+        if config.output.key_col is not None and not is_looked_at:
+            limit = None if options.shuffle is not None else options.limit
+            with opened(dataclasses.replace(options, shuffle=None, limit=limit)) as source:
+                if not source.can_be_read_again:
+                    raise InputError(
+                        "key_col: the list is read twice: give a file, not standard input, a pipe or a stream"
+                    )
+                ignores_case = config.output.output_format == "files"
+                refuse_unusable_names(source.batches(), config.output.key_col, ignores_case)
+            is_looked_at = True
+        source = opened(options, is_looked_at=is_looked_at)
         for column in config.media.step_columns:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
-
-    @classmethod
-    def _check_names(cls, config: Config, stores: Stores, key_col: str) -> None:
-        """Raises InputError if the column is no name for each row. The list is read once for this alone.
-
-        A limit is one of rows in the order of the run: of a shuffled list all rows are compared.
-        """
-        options = dataclasses.replace(
-            config.input,
-            caption_col=None,
-            save_additional_columns=None,
-            column_types=None,
-            shuffle=None,
-            limit=config.input.limit if config.input.shuffle is None else None,
-        )
-        with cls(options, stores=stores, key_col=key_col) as source:
-            if not source.can_be_read_again:
-                raise InputError("key_col: the list is read twice: give a file, not standard input, a pipe or a stream")
-            refuse_unusable_names(source.batches(), key_col, config.output.output_format == "files")
 
     def _columns_of_list(self, options: InputOptions, urls: UrlRules) -> tuple[str, ...]:
         """The names of all columns of the first input, and of the folders of its partitions; none of a txt."""
@@ -428,6 +428,8 @@ class Source:
 
     def _warn_of(self, part: Input) -> None:
         """Tell of the input what was not told of an earlier one."""
+        if self._noted is None:
+            return
         notes = dict(part.extent.notes)
         known = {*self._all, *(field.source for field in self._fields)}
         if self._all and (further := [name for name in part.extent.names if name not in known]):

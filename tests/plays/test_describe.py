@@ -119,11 +119,12 @@ def test_the_page_has_figures_and_samples_and_no_markup_of_strangers() -> None:
 
 def test_the_report_counts_labels_and_files_that_are_the_same_bytes() -> None:
     text = (
-        "url,label\n"
-        + "".join(f"{WEB}a.jpg?{n},{'odd' if n % 2 else 'even'}\n" for n in range(6))
-        + f"{WEB}b.png,odd\n"
+        "url,label,id\n"
+        + "".join(f"{WEB}a.jpg?{n},{'odd' if n % 2 else 'even'},id-{n}\n" for n in range(6))
+        + f"{WEB}b.png,odd,id-6\n"
     )
-    play = Play(ROWS, lists={"urls.csv": text}, save_additional_columns="label", output_format="webdataset")
+    options = {"save_additional_columns": "label", "key_col": "id", "output_format": "webdataset"}
+    play = Play(ROWS, lists={"urls.csv": text}, **options)
     assert play.run().codes == {"success": 7}
     figures = json.loads(play.run("report", format="json").stdout)
     assert figures["labels"] == {"label": {"odd": 4, "even": 3}}

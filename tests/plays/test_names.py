@@ -2,7 +2,10 @@
 
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import any2ds
@@ -75,12 +78,30 @@ def test_a_run_that_is_killed_goes_on_with_its_names_and_duplicates_are_named() 
 
 
 def test_a_row_that_cannot_be_read_needs_no_name() -> None:
-    play = Play({"0.jpg": "ok", "1.jpg": "ok"}, lists={"l.csv": f"uid,url\nx,{WEB}0.jpg\nbad\n000000001,{WEB}1.jpg\n"})
-    outcome = play.run(key_col="uid", output_format="files")
+    text = f"uid,url,n\nx,{WEB}0.jpg,1\nbäd\n000000001,{WEB}1.jpg,2\nx,{WEB}0.jpg,no number\n"
+    play = Play({"0.jpg": "ok", "1.jpg": "ok"}, lists={"l.csv": text}, encoding="ascii")
+    outcome = play.run(key_col="uid", output_format="files", save_additional_columns="n", column_types="n:int64")
     assert {row["key"]: row["status"] for row in outcome.metadata} == {
-        "x": "success", "000000001": "success", "~000000002": "failed_to_download",
+        "x": "success", "000000001": "success", "~000000002": "failed_to_download", "~000000003": "failed_to_download",
     }  # fmt: skip
+    assert outcome.stderr.count("are not ascii") == 1
     assert play.run("verify").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("ids", "name"),
+    [
+        (pa.array([UUID(int=1)], pa.uuid()), str(UUID(int=1))),
+        (pa.array([b"abcd"], pa.binary(4)), "abcd"),
+        (pa.array([b"ab\xff"]), ""),
+    ],
+)
+def test_ids_that_are_uuids_or_bytes_are_texts(ids: pa.Array, name: str) -> None:
+    play = Play({"0.jpg": "ok"})
+    pq.write_table(pa.table({"uid": ids, "url": [play.web.base_url + "0.jpg"]}), play.folder / "l.parquet")
+    outcome = play.run("download", "l.parquet", key_col="uid")
+    assert [row["key"] for row in outcome.metadata] == ([name] if name else [])
+    assert ("row 1 of the list has no text in 'uid'" in " ".join(outcome.stderr.split())) == (not name)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -94,7 +115,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"limit": 2, "shuffle": 1},
         "rows 1 and 4 of the list have the same in 'uid'",
     ),
-    "once without": ("uid,url\nx,{web}0.jpg\n ,{web}0.jpg\n", {}, "row 2 of the list has nothing in 'uid'"),
+    "once without": ("uid,url\nx,{web}0.jpg\n ,{web}0.jpg\n", {}, "row 2 of the list has no text in 'uid'"),
     "case": (
         "uid,url\nX,{web}0.jpg\nx,{web}0.jpg\n",
         {"output_format": "files"},

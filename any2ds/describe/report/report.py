@@ -85,8 +85,8 @@ def page(
 
         summary, snippets = summarize(sample, seconds=seconds, last_run=last_run), _loading(sample)
         shown = pictures.result() if pictures else ()
-        keys = [group.key for group in summary.same_bytes if samples and group.key]
-        repeated = thumbnails_of(sample, keys, seconds_for_samples) if keys else {}
+        places = [(group.shard, group.key) for group in summary.same_bytes if samples and group.key]
+        repeated = thumbnails_of(sample, places, seconds_for_samples) if places else {}
         return html(summary, shown, repeated, snippets), summary
 
 

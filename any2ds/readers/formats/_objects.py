@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS
+from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS, id_text
 from any2ds.readers.bad_rows import excerpt, one_line, shown
 from any2ds.readers.contract import Block, Field, Wanted
 from any2ds.readers.formats._paths import flat_objects, path_to_text, roots, weight
@@ -214,6 +214,8 @@ class _Objects:
         return pa.string() if pa.types.is_null(found) else found
 
     def convert(self, values: Sequence[Any], type: pa.DataType, field: Field) -> tuple[pa.Array, Iterable[int]]:
+        if field.kind == "name":
+            values = [id_text(value) for value in values]
         if {value.__class__ for value in values} - {None.__class__} <= _KINDS.get(type, frozenset()):
             try:
                 return pa.array(values, type), ()

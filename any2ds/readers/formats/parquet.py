@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, ClassVar, NamedTuple
 
@@ -57,7 +58,7 @@ class Parquet:
         self.rows, self.names = groups.rows, groups.names
         used = 0
         try:
-            for block in groups.blocks(*range(len(groups.sizes))):
+            for block in groups.blocks(*range(groups.count)):
                 yield block
                 used += block.rows
         except ReadError as error:
@@ -71,12 +72,17 @@ class RowGroups:
         self._size, self._each = size, list_of(wanted.url)
         try:
             self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=size.buffer)
+            stand_in = _WithoutBytes(stream.seek(0, io.SEEK_END))
+            self._without_bytes = pq.ParquetFile(
+                stand_in, metadata=self._file.metadata, pre_buffer=False, buffer_size=1
+            )
         except _DAMAGE as error:
             raise ReadError("row 0", one_line(error)) from error
         self.schema: pa.Schema = self._file.schema_arrow
         self.names: list[str] = self.schema.names
         self._wanted = wanted.found_in(names_with_paths(self.schema, wanted.names))
         self._read = roots(self._wanted, self.names)
+        self._leaves = _leaves(self._file.metadata, self._read)
 
     @property
     def rows(self) -> int | None:
@@ -84,26 +90,78 @@ class RowGroups:
         return self._file.metadata.num_rows if self._each is None else None
 
     @property
+    def count(self) -> int:
+        return int(self._file.metadata.num_row_groups)
+
+    @property
     def sizes(self) -> list[tuple[int, int]]:
         """The rows of each, and the bytes that the columns take uncompressed."""
         metadata = self._file.metadata
-        columns = _leaves(metadata, self._read)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        return [(g.num_rows, sum(g.column(i).total_uncompressed_size for i in columns)) for g in groups]
+        return [
+            (metadata.row_group(number).num_rows, sum(chunk.total_uncompressed_size for chunk in self._chunks(number)))
+            for number in range(self.count)
+        ]
 
     def blocks(self, *numbers: int) -> Iterator[Block]:
-        """The rows of these, up to one that is a bomb."""
-        bomb = next(_bombs(self._file.metadata, self._read, numbers), None)
-        safe = numbers if bomb is None else numbers[: numbers.index(bomb[0])]
-        rows = _decoded_rows(self._file.metadata, self._read)
+        """The rows of these, up to one that is damaged or a bomb."""
+        safe, largest, failure = list[int](), 1, None  # row groups; bytes of a column compressed beyond measure
+        for number in numbers:
+            try:
+                chunks = self._chunks(number)
+                _refuse_bombs(number, chunks)
+            except ReadError as error:
+                failure = error
+                break
+            safe.append(number)
+            largest = max([largest, *map(_dense_bytes, chunks)])
+        rows = max(_LEAST_DECODED_ROWS, min(_DECODED_ROWS, _DECODED_BYTES // largest))
         try:
             decoded = self._file.iter_batches(rows, safe, columns=self._read, use_threads=False)
             flat = flat_batches(decoded, self._wanted, self._each, self._size.bytes)
             yield from arrow_blocks(_joined(flat, self._size.rows, self._size.bytes))
         except _DAMAGE as error:
             raise ReadError("", one_line(error)) from error
-        if bomb is not None:
-            raise ReadError("", bomb[1])
+        if failure is not None:
+            raise failure
+
+    def _chunks(self, number: int) -> list[pq.ColumnChunkMetaData]:
+        """What the footer says of the columns in a row group."""
+        # A damaged footer ends the process in `RowGroupMetaData.column`, where C++ raises what Cython does not expect;
+        # a reader looks at the same figures before its first byte, and its exceptions are Python's.
+        try:
+            next(self._without_bytes.iter_batches(1, [number], columns=self._read, use_threads=False), None)
+        except _FooterIsWhole:
+            pass
+        except _DAMAGE as error:
+            raise ReadError("", one_line(error)) from error
+        return [self._file.metadata.row_group(number).column(column) for column in self._leaves]
+
+
+class _FooterIsWhole(Exception):
+    """Raised where a file is read for the first time behind its footer."""
+
+
+class _WithoutBytes(io.RawIOBase):
+    """A file of a size, which cannot be read."""
+
+    def __init__(self, size: int) -> None:
+        self._size = self._at = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _FooterIsWhole
 
 
 def _joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -130,27 +188,19 @@ def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
 
 
-def _decoded_rows(metadata: pq.FileMetaData, names: list[str]) -> int:
-    columns = _leaves(metadata, names)
-    chunks = (metadata.row_group(group).column(i) for group in range(metadata.num_row_groups) for i in columns)
-    dense = [
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.total_uncompressed_size > _GREATEST_RATIO * chunk.total_compressed_size
-    ]
-    return max(_LEAST_DECODED_ROWS, min(_DECODED_ROWS, _DECODED_BYTES // max(1, max(dense, default=1))))
+def _dense_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """Bytes of a column that is compressed beyond measure, else 0."""
+    size: int = chunk.total_uncompressed_size
+    return size if size > _GREATEST_RATIO * chunk.total_compressed_size else 0
 
 
-def _bombs(metadata: pq.FileMetaData, names: list[str], numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """The row groups that are not decoded, and why."""
-    columns = _leaves(metadata, names)
-    for number in numbers:
-        for i in columns:
-            chunk = metadata.row_group(number).column(i)
-            small, large = chunk.total_compressed_size, chunk.total_uncompressed_size
-            if large > _BOMB_BYTES and large > _BOMB_RATIO * small:
-                what = f"row group {number}, column {chunk.path_in_schema!r}"
-                yield number, f"{what}: {small:,} bytes that are {large:,} decompressed are not read"
+def _refuse_bombs(number: int, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
+    """Raises ReadError if a row group is not to be decoded."""
+    for chunk in chunks:
+        small, large = chunk.total_compressed_size, chunk.total_uncompressed_size
+        if large > _BOMB_BYTES and large > _BOMB_RATIO * small:
+            what = f"row group {number}, column {chunk.path_in_schema!r}"
+            raise ReadError("", f"{what}: {small:,} bytes that are {large:,} decompressed are not read")
 
 
 def _leaves(metadata: pq.FileMetaData, names: list[str]) -> list[int]:

@@ -12,16 +12,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import faulthandler
 import gzip
 import io
 import json
 import multiprocessing
-import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,6 +36,7 @@ from any2ds.core.rows import BAD_ROW_COLUMN
 from any2ds.readers.sources import Source
 
 _SECONDS = 60  # for one list
+_CONTEXT = multiprocessing.get_context("spawn")  # faulthandler is of no use after a fork
 _WORDS = ("a cat", 'a "small" dog', "naïve café", "東京", "x, y; z", "", "it's 5' 10\"", "tab\tin it", "&amp;", "null")
 
 
@@ -213,7 +215,6 @@ def outcome(seed: int, number: int) -> str:
     urls: list[str | None] = []
     bad: list[str | None] = []  # why rows are bad
     ending = "rows"
-    signal.alarm(_SECONDS)
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, after.name)
@@ -231,8 +232,6 @@ def outcome(seed: int, number: int) -> str:
                     ending = "broken off" if str(error).strip() else "fault: no words"
     except BaseException as error:
         return f"fault: {type(error).__name__}: {error}"
-    finally:
-        signal.alarm(0)
     if missing := _missing(before, after, urls, " ".join(filter(None, bad)), ending):
         return f"fault: {len(missing)} rows are missing, such as {missing[0]}"
     return ending
@@ -258,19 +257,45 @@ def _head(before: List) -> bytes:
     return before.data.partition(b"\n")[0] + b"\n"
 
 
-def _played(job: tuple[int, int]) -> tuple[int, str]:
-    return job[1], outcome(*job)
-
-
 def outcomes(seed: int, numbers: range, parallel: int) -> Iterator[tuple[int, str]]:
-    """Number of each case, and its outcome."""
-    signal.signal(signal.SIGALRM, _too_long)
-    with multiprocessing.get_context("fork").Pool(parallel, maxtasksperchild=5000) as pool:
-        yield from pool.imap_unordered(_played, ((seed, number) for number in numbers), chunksize=50)
+    """Number of each case, and its outcome, which is a fault where the case takes its process with it."""
+    parts = filter(None, (numbers[first::parallel] for first in range(parallel)))
+    players = [_Player(seed, part) for part in parts]
+    while players:
+        for player in [player for player in players if player.receiver in wait([each.receiver for each in players])]:
+            yield player.next()
+            if not player.numbers:
+                players.remove(player)
 
 
-def _too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {_SECONDS} s")
+class _Player:
+    """A process that plays cases, and the numbers of those whose outcome it has not sent yet."""
+
+    def __init__(self, seed: int, numbers: range) -> None:
+        self.seed, self.numbers = seed, numbers
+        self._start()
+
+    def _start(self) -> None:
+        self.receiver, sender = _CONTEXT.Pipe(duplex=False)
+        _CONTEXT.Process(target=_play, args=(self.seed, self.numbers, sender), daemon=True).start()
+        sender.close()
+
+    def next(self) -> tuple[int, str]:
+        """The next case and its outcome; a process that is gone is started again, behind the case that ended it."""
+        number, self.numbers = self.numbers[0], self.numbers[1:]
+        try:
+            return number, self.receiver.recv()
+        except EOFError:
+            self._start()
+            return number, "fault: its process ended"
+
+
+def _play(seed: int, numbers: range, sender: Connection) -> None:
+    faulthandler.enable()
+    for number in numbers:
+        # Also ends code that never comes back from C.
+        faulthandler.dump_traceback_later(_SECONDS, exit=True)
+        sender.send(outcome(seed, number))
 
 
 def main() -> int:

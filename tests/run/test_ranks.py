@@ -178,14 +178,6 @@ def test_a_list_that_has_grown_and_another_one_behind(server: Server, start: Sta
     expect_sound(tmp_path / "out")
 
 
-def test_ranks_cannot_each_begin_anew(server: Server, start: Start, tmp_path: Path) -> None:
-    write_list(tmp_path, server)
-    run = start(0, "--incremental_mode=overwrite")
-    assert run.ended() == 2
-    assert "remove the folder before" in run.said
-    assert not (tmp_path / "out").exists()
-
-
 # --- killed and started again ---
 
 

@@ -25,7 +25,7 @@ PURE = {
     "writers": "formats._offsets",
     "run": "ledger diagnosis monitor place",
     "dataset": "expected shards",
-    "load": "order expressions",
+    "load": "expressions order splits",
     "describe": "summary sums",
     "estimate": "advice facts model sketches",
 }

@@ -1,7 +1,7 @@
 """Changes the product at random places, one at a time, and says which changes no play notices.
 
     .venv/bin/python tools/mutate.py --count=100 --seed=1
-    .venv/bin/python tools/mutate.py any2ds/fetch/policy --count=20 --tests=tests/fetch
+    .venv/bin/python tools/mutate.py any2ds/fetch/policy --count=20 --tests tests/fetch
 
 The tests run once without a change, to learn which functions each of them calls in its own process. For each change, in
 a copy of the working tree, those that call the changed function run until one fails, the quickest first. A change by
@@ -175,11 +175,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
             print(json.dumps([item.nodeid, time.monotonic() - started, functions]), file=file)
 
 
-def _record(copy: Path, tests: str, processes: int) -> list[Played]:
+def _record(copy: Path, tests: Sequence[str], processes: int) -> list[Played]:
     """What each test calls, the quickest test first. Raises SystemExit if one fails."""
     record = copy.parent / "calls"
     environment = {**os.environ, _RECORD: str(record), "PYTHONPATH": f"{copy}{os.pathsep}{ROOT / 'tools'}"}
-    if subprocess.run(_pytest(["-p", "mutate", tests], processes), cwd=copy, env=environment).returncode:
+    if subprocess.run(_pytest(["-p", "mutate", *tests], processes), cwd=copy, env=environment).returncode:
         raise SystemExit("the tests fail without a change")
     found = [json.loads(line) for line in record.read_text().splitlines()]
     played = [Played(name, seconds, frozenset(map(tuple, functions))) for name, seconds, functions in found]
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path, default=[Path("any2ds")], help="files or folders to change")
     parser.add_argument("--count", type=int, default=100, help="changes to try [100]")
     parser.add_argument("--seed", type=int, default=0, help="of their choice [0]")
-    parser.add_argument("--tests", default="tests/plays", help="what has to notice them [tests/plays]")
+    parser.add_argument("--tests", nargs="+", default=["tests/plays"], help="what has to notice them [tests/plays]")
     parser.add_argument("--least", type=int, default=0, help="percent that have to be caught [0]")
     parser.add_argument("--processes", type=int, default=2, help="that run the tests [2]")
     parser.add_argument("--seconds", type=float, default=120, help="of tests for a change, without one [120]")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import any2ds
-from any2ds.core.errors import Any2dsError, MissingExtra, OutputError
-from any2ds.core.layout import RECIPE_FILE
+from any2ds.core.errors import MissingExtra, OutputError
 from tests.support.flowers import Flowers, build, picture
 from tests.support.s3 import Bucket, enter
 
@@ -20,11 +19,13 @@ def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket]
     enter(bucket, monkeypatch)
     data_dir = f"{bucket.url}/data"
 
-    def refused(method: str, target: str) -> str:
-        return "403" if method == "PUT" and RECIPE_FILE in target else ""
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("the machine is gone")
 
-    with bucket.answering(refused), pytest.raises((Any2dsError, OSError)):
-        build(Flowers(), data_dir, output_format="tfrecord", number_sample_per_shard=10)
+    with monkeypatch.context() as patched:
+        patched.setattr("any2ds.recipes.build.rebuild", broken)
+        with pytest.raises(RuntimeError):
+            build(Flowers(), data_dir, output_format="tfrecord", number_sample_per_shard=10)
     with pytest.raises(OutputError, match="is being built"):
         any2ds.load(f"{data_dir}/flowers/small/1.1.0")
     with pytest.raises(OutputError, match="no dataset in"):

@@ -27,6 +27,10 @@ def formats() -> Sequence[str]:
     return plugins.names("writers")
 
 
+def stored_body(content: bytes) -> StoredBody:
+    return StoredBody.of(content)
+
+
 def body_of(size: int, piece: bytes) -> StoredBody:
     """A body of so many bytes that is never in memory as a whole, and repeats the beginning of `piece`."""
     return StoredBody(size, lambda offset, wanted: piece[:wanted])
@@ -55,7 +59,7 @@ def write(
         if body is None:
             metadata.add(Sample(row, None, "", {"status": "failed_to_download"}))
             continue
-        stored = StoredBody.of(body) if isinstance(body, bytes) else body
+        stored = stored_body(body) if isinstance(body, bytes) else body
         sample = Sample(row, stored, ext, {"status": "success", "ext": ext, "bytes": stored.size})
         metadata.add(sample)
         writer.write(sample)

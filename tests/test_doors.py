@@ -16,16 +16,16 @@ LISTED = TESTS / "doors.txt"
 PUBLIC = ("any2ds", "any2ds.testing", "any2ds.cli")
 # Values that flow from room to room, and functions of values alone: their tests need no files, sockets or clock.
 PURE = {
-    "core": "errors failures filetypes histogram layout manifest metrics reports rows samples schemes signatures stats"
-    " text version",
+    "core": "digests errors failures filetypes histogram layout manifest metrics processes.watchdog reports rows"
+    " samples schemes signatures stats text version",
     "config": "command_line commands datasets declare help options parsers needs",
     "fetch": "policy urls host_slots robots_files engines.encodings",
     "readers": "plan sources formats._repair",
     "transforms": "chain image steps._charset steps._clips",
     "writers": "formats._offsets",
-    "run": "ledger diagnosis place",
+    "run": "ledger diagnosis monitor place",
     "dataset": "expected shards",
-    "load": "order expressions",
+    "load": "expressions order splits",
     "describe": "summary sums",
     "estimate": "advice facts model sketches",
 }

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import any2ds
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize_file
 from any2ds.testing.server import serve
+from tests.support.shards import stored_body
 
 
 def npy() -> bytes:
@@ -71,7 +71,7 @@ WORDS = {
 
 
 def kind(data: bytes, served: str | None) -> tuple[str | None, str]:
-    return recognize_file(StoredBody.of(data), served)
+    return recognize_file(stored_body(data), served)
 
 
 @pytest.mark.parametrize("served", [None, "text/plain", "application/octet-stream", "application/x-download"])

@@ -56,15 +56,6 @@ def site(folder: Path, robots: str | bytes | None) -> Path:
 RULES = "User-agent: any2ds\nDisallow: /no\n"
 
 
-def test_it_is_asked_for_once_and_disallowed_rows_never(fetch: Fetch, tmp_path: Path) -> None:
-    with serve(site(tmp_path, RULES)) as server:
-        urls = [server.url(path) for path in ["a.jpg", "no/1", "no/2", "a.jpg", "missing"] * 200]
-        codes = fetch.codes(urls)
-        assert codes == ["success", "robots", "robots", "success", "http_404"] * 200
-        assert server.counts == {"robots.txt": 1, "a.jpg": 400, "missing": 200}
-        assert server.requests[0].path == "robots.txt"
-
-
 def test_it_is_asked_for_with_our_name_and_only_as_the_option_says(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, "User-agent: my-bot\nDisallow: /")) as server:
         assert fetch.codes([server.url("a.jpg")], robots="public") == ["success"]
@@ -73,13 +64,6 @@ def test_it_is_asked_for_with_our_name_and_only_as_the_option_says(fetch: Fetch,
         assert fetch.codes([server.url("a.jpg")]) == ["success"]
         assert fetch.codes([server.url("a.jpg")], user_agent="My-Bot/2.0 (+https://example.org)") == ["robots"]
         assert server.requests[-1].headers["User-Agent"].startswith("My-Bot/2.0")
-
-
-def test_the_rows_wait_for_it(fetch: Fetch, tmp_path: Path) -> None:
-    with serve(site(tmp_path, RULES), {"robots.txt": ["slow:0.3"]}) as server:
-        assert fetch.codes([server.url("a.jpg")] * 50) == ["success"] * 50
-        assert [request.path for request in server.requests].index("a.jpg") == 1
-        assert server.requests[1].at - server.requests[0].at >= 0.3
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,8 @@ from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
 from any2ds.load import splits
 from any2ds.testing.server import Server, serve
-from any2ds.testing.writing import indexes, stored
-from any2ds.writers.formats.tfrecord import TfrecordWriter
-from any2ds.writers.formats.webdataset import WebdatasetWriter
+from any2ds.testing.writing import stored
+from tests.support.shards import indexes, writer_of
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
@@ -681,7 +680,7 @@ class TestOtherTools:
             ds = any2ds.load(tmp_path)
             assert ds.keys == [sample["key"] for sample in ds] == keys
             assert [bodies_of(sample) for sample in ds] == files
-        read = [each for path in sorted(tmp_path.glob("*.tar")) for each in stored(WebdatasetWriter, path)]
+        read = [each for path in sorted(tmp_path.glob("*.tar")) for each in stored(writer_of("webdataset"), path)]
         assert [key for key, _ in read] == keys
 
     def test_samples_of_the_same_name_in_several_folders(self, tmp_path: Path) -> None:
@@ -697,7 +696,7 @@ class TestOtherTools:
         """By one of the same size, whose only sample has the places of two."""
         tar, index = tmp_path / "0.tar", tmp_path / "0.tar.idx"
         write_tar(tar, "", ["x.jpg", "y.txt"])
-        index.write_bytes(indexes(WebdatasetWriter, tar)[".tar.idx"])
+        index.write_bytes(indexes("webdataset", tar)[".tar.idx"])
         assert any2ds.load(tmp_path).keys == ["x", "y"]
         write_tar(tar, "", ["x.jpg", "x.txt"])
         os.utime(index, ns=(0, tar.stat().st_mtime_ns - 1))
@@ -714,7 +713,7 @@ class TestOtherTools:
                 for n in range(count):
                     sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
             if count == 3:
-                (tmp_path / "0.tar.idx").write_bytes(indexes(WebdatasetWriter, tmp_path / "0.tar")[".tar.idx"])
+                (tmp_path / "0.tar.idx").write_bytes(indexes("webdataset", tmp_path / "0.tar")[".tar.idx"])
                 assert len(any2ds.load(tmp_path)) == 3
         os.utime(tmp_path / "0.tar.idx")  # it was copied later
         with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
@@ -727,7 +726,7 @@ class TestOtherTools:
         wanted = list(any2ds.load(tmp_path / "dataset"))
         assert not list(cache.rglob("*.idx"))  # they lie beside the shards
         for path in (tmp_path / "dataset").glob("*.tfrecord.idx"):
-            assert path.read_bytes() == indexes(TfrecordWriter, path.with_suffix(""))[".tfrecord.idx"]
+            assert path.read_bytes() == indexes("tfrecord", path.with_suffix(""))[".tfrecord.idx"]
             path.unlink()
         assert list(any2ds.load(tmp_path / "dataset")) == wanted
         assert len(list(cache.rglob("*.idx"))) == 5

@@ -86,23 +86,6 @@ def bucket(new_bucket: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) ->
     return made
 
 
-@pytest.mark.parametrize("output_format", FORMATS)
-def test_every_format_from_s3_is_as_it_is_here(
-    output_format: str, bucket: Bucket, datasets: Callable[[str], Path], cache: Path
-) -> None:
-    bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
-    here, there = any2ds.load(datasets(output_format)), any2ds.load(bucket.url)
-    assert there[[11, 3, 4, 7]] == here[[11, 3, 4, 7]]
-    assert there[5] == here[5]
-    assert list(there) == list(here)
-    assert there.keys == here.keys
-    assert (
-        any2ds.load(bucket.url, where="bytes > 1500")[:]
-        == any2ds.load(datasets(output_format), where="bytes > 1500")[:]
-    )
-    assert cache.joinpath("shards").exists() == (output_format in ("arrayrecord", "files"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", ["removed", "cut", "garbled"])
 @pytest.mark.parametrize("output_format", FORMATS)

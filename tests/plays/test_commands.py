@@ -1,7 +1,6 @@
 """The command line: help, exit codes, config files, what goes to which stream, and words that are wrong."""
 
 import json
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -24,62 +23,6 @@ def test_each_command_has_help(command: str) -> None:
         assert (page.exit_code, page.stderr) == (0, "")
         assert page.stdout.startswith("usage: any2ds" if command != "completion" else "any2ds completion:")
     assert pages[0].stdout == pages[1].stdout
-
-
-@pytest.mark.parametrize(
-    ("topic", "said"),
-    [
-        ("http_404", "404"),
-        ("dns", "--nameservers"),
-        ("timeout", "seconds"),
-        ("--timeout", "seconds"),
-        ("codes", "timeout_total"),
-        ("output_format", "webdataset"),
-    ],
-)
-def test_help_explains_codes_and_options(topic: str, said: str) -> None:
-    outcome = Play().run("help", topic)
-    assert (outcome.exit_code, outcome.stderr) == (0, "")
-    assert said in outcome.stdout
-
-
-def test_help_for_what_is_not_there_says_so() -> None:
-    outcome = Play().run("help", "timeot")
-    assert (outcome.exit_code, outcome.stdout) == (2, "")
-    assert "timeot" in outcome.stderr
-
-
-def test_all_options_are_in_the_long_help() -> None:
-    short, long = (Play().run("download", "list.txt", help).stdout for help in ("--help", "--help=all"))
-    for option in ("--max_retry_after", "--oom_shard_count", "--subjob_size"):
-        assert option in long
-        assert option not in short
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_right_for_their_shell(shell: str) -> None:
-    outcome = Play().run("completion", shell)
-    assert (outcome.exit_code, outcome.stderr) == (0, "")
-    assert all(word in outcome.stdout for word in (*COMMANDS, "number_sample_per_shard", "arrayrecord"))
-    if (program := shutil.which(shell)) is not None:
-        assert subprocess.run([program, "-n"], input=outcome.stdout, text=True, check=False).returncode == 0
-
-
-def test_bash_completes_options_and_values() -> None:
-    bash = shutil.which("bash")
-    assert bash is not None
-    script = Play().run("completion", "bash").stdout
-    for line, wanted in (
-        ("any2ds ver", "verify"),
-        ("any2ds verify --rep", "--repair"),
-        ("any2ds list --output_fo", "--output_folder"),
-        ("any2ds help htt", ""),
-    ):
-        end = f'COMP_LINE="{line}" COMP_POINT={len(line)} COMP_WORDS=({line}) COMP_CWORD={len(line.split()) - 1}'
-        ask = f'{script}\n{end}\n_shtab_any2ds\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
-        done = subprocess.run([bash, "--norc"], input=ask, text=True, capture_output=True, check=False)
-        assert wanted in done.stdout
-        assert done.stderr == ""
 
 
 # --- wrong words ---

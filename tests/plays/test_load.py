@@ -2,7 +2,6 @@
 
 import io
 import json
-import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,43 +99,6 @@ def test_conditions(where: Any, names: list[str]) -> None:
     ds = any2ds.load(made().path, where=where)
     assert [sample["url"].rpartition("/")[2] for sample in ds] == names
     assert ds.metadata.to_table(columns=["key"])["key"].to_pylist() == list(ds.keys)
-
-
-@pytest.mark.parametrize(
-    "where", ["nothing = 1", "label =", "label = 'a", "label == 1 2", "label in ()", "label = 'x'"]
-)
-def test_a_condition_that_cannot_be_is_refused(where: str) -> None:
-    path = made().path
-    with pytest.raises(any2ds.UsageError) as raised:
-        len(any2ds.load(path, where=where))
-    assert "where" in str(raised.value) or "nothing" in str(raised.value) or "label" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("split", "numbers"),
-    [
-        ("train[:3]", [0, 1, 2]),
-        ("train[-2:]", [5, 6]),
-        ("train[2:4]", [2, 3]),
-        ("train[:1shard]", [0, 1, 2]),
-        ("train[1shard:]", [3, 4, 5, 6]),
-        ("train[:50%]", [0, 1, 2, 3]),
-        ("train[50%:]", [4, 5, 6]),
-        ("train[5:]+train[:1]", [5, 6, 0]),
-        ("train", range(7)),
-        ("all", range(7)),
-    ],
-)
-def test_splits(split: str, numbers: list[int]) -> None:
-    ds = any2ds.load(made().path, split=split)
-    assert keys(ds) == [KEYS[number] for number in numbers]
-    assert len(ds) == len(numbers)
-
-
-@pytest.mark.parametrize("split", ["train[:100]", "train[a:]", "train[:101%]", "other", "train[3:"])
-def test_a_split_that_is_not_there_is_refused(split: str) -> None:
-    with pytest.raises(any2ds.UsageError):
-        any2ds.load(made().path, split=split)
 
 
 def test_hashed_splits_share_the_samples_and_are_the_same_in_each_format() -> None:
@@ -265,12 +227,6 @@ def test_webdataset_gets_samples_of_every_format(output_format: str) -> None:
     assert [sample["jpg"] for sample in samples] == [body_of(name) for name in STORED]
     assert samples[0]["txt"] == b"about 0.jpg"
     assert json.loads(samples[-1]["json"])["label"] == 1
-
-
-@pytest.mark.parametrize("output_format", FORMATS)
-def test_a_dataset_can_be_sent_to_another_process(output_format: str) -> None:
-    ds = any2ds.load(made(output_format).path, where="label = 0")
-    assert [sample["data"] for sample in pickle.loads(pickle.dumps(ds))] == [sample["data"] for sample in ds]
 
 
 # --- places ---

@@ -252,6 +252,8 @@ def test_a_name_that_leads_to_this_machine_is_blocked_where_private_addresses_ar
         {"robots": "perhaps"},
         {"proxy": "word"},
         {"nameservers": "no address"},
+        {"nameservers": "127.0.0.1:5353", "proxy": "http://127.0.0.1:1"},  # a proxy resolves all names
+        {"nameservers": "127.0.0.1:5353", "environment": {"http_proxy": "http://127.0.0.1:1"}},
         {"hosts": {"127.0.0.1": {"timeout": 3}}},
         {"headers": "no colon"},
         {"fetcher": "wget"},

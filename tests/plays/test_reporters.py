@@ -179,6 +179,16 @@ def test_a_run_that_goes_on_counts_its_own_rows() -> None:
     progress = [line for line in play.run(log_format="json").log if line["event"] == "progress"]
     assert {line["total_rows"] for line in progress} == {2}
     assert (progress[-1]["outcomes"], progress[-1]["shards_before"]) == ({"success": 2}, 2)
+    (play.folder / "out/00001_stats.json").unlink()
+    assert "1 shard written to out/, 2 finished before" in play.run().stderr
+
+
+def test_nothing_of_a_list_reaches_the_terminal_as_more_than_words() -> None:
+    evil = "nope://user:hunter2@host/\x1b[2J[bold]x[/bold]" + "y" * 5000
+    screen = Play(lists={"urls.jsonl": json.dumps({"url": evil})}).run().screen
+    assert "[bold]x[/bold]" in screen
+    assert not [secret for secret in ("\x1b", "hunter2") if secret in screen]
+    assert len(screen) < 3000
 
 
 def test_statistics_have_attempts_and_an_example_of_each_failure() -> None:

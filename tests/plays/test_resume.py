@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from any2ds.testing.processes import children
 from tests.support.params import sampled
 from tests.support.play import Outcome, Play, Row, Victims, body_of
 
@@ -17,6 +19,7 @@ FORMATS = ("files", "webdataset", "parquet", "tfrecord", "arrayrecord")
 NAMES = [f"{n}.jpg" for n in range(6)]
 OK = dict.fromkeys(NAMES, "ok")
 LAST_IS_HELD = OK | {"5.jpg": ["hold"]}
+POOL: dict[str, Any] = {"distributor": "multiprocessing", "processes_count": 1}
 
 
 def bodies(names: Sequence[str] = NAMES) -> list[bytes]:
@@ -34,6 +37,18 @@ def is_whole(outcome: Outcome, names: Sequence[str] = NAMES) -> None:
 def unchanged(after: Mapping[str, bytes], before: Mapping[str, bytes]) -> bool:
     return {name for name in before if after.get(name) != before[name]} == set()
 
+
+# Of a worker, no other process imports this module.
+ENDS_WORKERS = """
+import os, signal, sys
+
+class Ends:
+    def find_spec(self, name, path=None, target=None):
+        if name == "any2ds.worker.open_shards":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.meta_path.insert(0, Ends())
+"""
 
 # --- kills ---
 
@@ -94,6 +109,28 @@ def test_a_run_whose_workers_are_killed_ends_well_by_itself() -> None:
     is_whole(outcome)
 
 
+def test_a_shard_whose_processes_are_killed_each_time_fails_with_the_reason_and_no_other_does() -> None:
+    rows = OK | {"3.jpg": [*["hold"] * 3, "ok"]}
+    play = Play(rows, number_sample_per_shard=2, timeout=0, max_shard_retry=2, **POOL)
+    running = play.start()
+    for attempt in (1, 2, 3):
+        running.kill_at(f"request 3.jpg {attempt}", "workers")
+    killed = running.wait()
+    assert (killed.exit_code, killed.shards) == (1, ["00000", "00002"])
+    for words in ("SIGKILL", "memory", "--processes_count", "ended 3 processes"):
+        assert words in " ".join(killed.screen.split())
+    is_whole(play.run())
+
+
+@pytest.mark.slow  # it starts thirty of them
+def test_a_run_whose_processes_all_end_at_their_start_ends_in_words() -> None:
+    play = Play(OK, way="command", environment={"PYTHONPATH": "."}, **POOL)
+    (play.folder / "sitecustomize.py").write_text(ENDS_WORKERS)
+    outcome = play.run()
+    assert outcome.exit_code == 1
+    assert "end at once" in " ".join(outcome.screen.split())
+
+
 @pytest.mark.slow  # the lock of the dead has to run out
 def test_a_dataset_in_a_bucket_is_completed_after_a_kill() -> None:
     play = Play(LAST_IS_HELD, store="s3", number_sample_per_shard=2, timeout=0)
@@ -125,7 +162,6 @@ def test_a_kill_between_the_files_of_a_shard_leaves_it_unfinished(hangs: str, pu
 # --- fetching is stuck ---
 
 STUCK = {"timeout": 0, "stall_timeout": 0, "watchdog_timeout": 2}
-POOL = {"distributor": "multiprocessing", "processes_count": 1}
 
 
 @pytest.mark.parametrize(("holds", "outcome"), [(1, "success"), (2, "watchdog")])
@@ -166,6 +202,46 @@ def test_a_step_that_takes_longer_than_the_watchdog_is_not_stuck() -> None:
     play = Play(OK, watchdog_timeout=1, transform="step.py:step")
     (play.folder / "step.py").write_text("import time\n\ndef step(sample):\n    time.sleep(0.5)\n    return sample\n")
     is_whole(play.run(transform_threads=1))
+
+
+@pytest.mark.slow
+def test_attempts_that_are_made_again_are_signs_of_life() -> None:
+    play = Play({"0.jpg": [*["503:Retry-After=1"] * 4, "ok"]}, watchdog_timeout=3)  # less than the waits together
+    assert play.run().codes == {"success": 1}
+
+
+def test_a_list_that_is_waited_for_is_not_stuck() -> None:
+    play = Play(OK, number_sample_per_shard=2, watchdog_timeout=1)
+
+    def rows() -> Iterator[str]:
+        yield from map(play.web.url, NAMES[:2])
+        time.sleep(2)
+        yield from map(play.web.url, NAMES[2:])
+
+    is_whole(play.run(url_list=rows(), output_folder="out", way="python"))
+
+
+def test_an_upload_that_takes_longer_than_the_watchdog_is_not_stuck() -> None:
+    play = Play(OK, store="s3", number_sample_per_shard=3, watchdog_timeout=1)
+
+    def slow_data(method: str, target: str) -> str:
+        time.sleep(2 if method == "PUT" and "00000.tar" in target else 0)
+        return ""
+
+    with play.bucket.answering(slow_data):
+        is_whole(play.run())
+
+
+def test_a_process_that_is_frozen_is_killed_and_another_goes_on_with_its_shards() -> None:
+    play = Play(OK | {"1.jpg": ["hold", "ok"]}, number_sample_per_shard=2, timeout=0, watchdog_timeout=3, **POOL)
+    running = play.start()
+    running.until("request 1.jpg")
+    for pid in children(running.process.pid):
+        os.kill(pid, signal.SIGSTOP)
+    outcome = running.wait()
+    assert outcome.exit_code == 0
+    assert "was killed; others go on with its" in " ".join(outcome.screen.split())
+    is_whole(outcome)
 
 
 # --- signals ---
@@ -636,12 +712,33 @@ def test_a_rank_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     assert "rank" in outcome.stderr or "world_size" in outcome.stderr
 
 
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3"}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "1"}
+SHARE, ALL = ["00001", "00004"], [f"0000{n}" for n in range(6)]
+
+
 @pytest.mark.parametrize(
-    "environment",
-    [{"SLURM_PROCID": "1", "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"}, {"RANK": "1", "WORLD_SIZE": "3"}],
-    ids=["slurm", "torchrun"],
+    ("environment", "options", "shards"),
+    [
+        ({**SLURM, "SLURM_STEP_ID": "0"}, {}, SHARE),
+        ({**SLURM, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "16"}, {"world_size": 3}, SHARE),
+        (SLURM, {}, ALL),  # a batch script
+        ({**SLURM, "SLURM_STEP_ID": "batch"}, {}, ALL),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, {}, ALL),
+        (TORCHRUN, {}, SHARE),
+        (TORCHRUN, {"rank": 0, "world_size": 6}, ["00000"]),
+        (TORCHRUN, {"world_size": 1}, ALL),
+        ({**TORCHRUN, "RANK": ""}, {}, ALL),
+        ({**TORCHRUN, "RANK": "one"}, {}, ALL),
+        ({"RANK": "1"}, {}, ALL),
+        ({**KUBERNETES, "WORLD_SIZE": "3"}, {}, SHARE),
+        (KUBERNETES, {"world_size": 3}, SHARE),
+    ],
+    ids=str,
 )
-def test_the_rank_is_that_of_the_environment(environment: dict[str, str]) -> None:
-    play = Play(OK, number_sample_per_shard=1, environment=environment)
-    assert play.run().shards == ["00001", "00004"]
-    is_whole(play.run(world_size=1))
+def test_the_rank_is_that_of_the_environment(
+    environment: dict[str, str], options: dict[str, int], shards: list[str]
+) -> None:
+    play = Play(OK, number_sample_per_shard=1, environment=environment, output_format="dummy")
+    assert play.run(**options).shards == shards

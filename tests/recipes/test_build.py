@@ -56,20 +56,6 @@ def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path
     assert (decoded["image"].shape, decoded["mask"].shape) == ((4, 4, 3), (4, 4, 1))
 
 
-def test_without_shuffling_samples_are_in_the_order_of_their_keys(tmp_path: Path) -> None:
-    class Numbers(any2ds.Recipe):
-        """Numbers."""
-
-        def info(self) -> any2ds.Info:
-            return any2ds.Info({"number": int}, disable_shuffling=True)
-
-        def splits(self, dl: Any) -> Any:
-            return ((number, {"number": number}) for number in (10, 9, -1, 100, 2))
-
-    build(Numbers, tmp_path, number_sample_per_shard=2)
-    assert [sample["number"] for sample in any2ds.load("numbers", data_dir=tmp_path)] == [-1, 2, 9, 10, 100]
-
-
 def test_a_split_by_hash_is_the_same_in_every_format_and_order(tmp_path: Path) -> None:
     parts = []
     for output_format, per_shard in (("webdataset", 10), ("parquet", 3)):

@@ -2,35 +2,19 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from any2ds.config.options import Config
-from any2ds.core.errors import RunError
-from any2ds.core.processes.signals import stoppable
-from any2ds.core.reports import Event, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
-from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.readers.plan import cuts
-from any2ds.testing.distributing import jobs_of
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
-from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
-from tests.support.jobs import plan
-from tests.support.stuck import StuckFetchers
 
 WAIT = LONG  # seconds, where something is sure to happen
 
@@ -48,38 +32,6 @@ def media(tmp_path: Path) -> Path:
 def server(media: Path) -> Iterator[Server]:
     with serve(media, {"held": ["hold"]}) as running:
         yield running
-
-
-def config_of(out: Path, **options: Any) -> Config:
-    given = {"output_format": "webdataset", "number_sample_per_shard": 5, "processes_count": 1, **options}
-    return Config.from_options({"url_list": "-", "dedupe": "none", "output_folder": out, **given})
-
-
-def jobs_for(urls: list[str]) -> Iterator[ShardJob]:
-    table = pa.table({"url": urls})
-    return plan(cuts(table.to_batches(), 5), table.schema)
-
-
-def made(events: list[Event]) -> list[int]:
-    return sorted(event.shard_id for event in events if isinstance(event, ShardReport))
-
-
-def failed(events: list[Event]) -> list[ShardError]:
-    return [event for event in events if isinstance(event, ShardError)]
-
-
-def expect_whole(out: Path, shards: int, rows: int) -> None:
-    """Each row once, all stored, and nothing besides."""
-    keys = []
-    for path in sorted(out.glob("*.parquet")):
-        table = pq.read_table(path)
-        assert set(table["status"].to_pylist()) == {"success"}
-        stats = json.loads((out / f"{path.stem}_stats.json").read_text())
-        assert stats["successes"] == stats["count"] == table.num_rows
-        keys += table["key"].to_pylist()
-    assert len(keys) == len(set(keys)) == rows
-    assert len(list(out.glob("*_stats.json"))) == shards
-    assert not (out / ".any2ds/tmp").exists()
 
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -103,105 +55,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 # --- a worker process dies ---
-
-
-def test_a_shard_that_kills_its_processes_fails_with_the_reason_and_no_other_does(
-    tmp_path: Path, server: Server
-) -> None:
-    (tmp_path / "out").mkdir()
-    config = config_of(tmp_path / "out", max_shard_retry=2)
-    urls = [server.url("bad" if n == 12 else "ok") for n in range(25)]
-    worker = ShardWorker(config.output, config.fetch, StuckFetchers(kills_at="bad"))
-    events = list(MultiprocessingDistributor(config.run).map(worker, jobs_for(urls)))
-    assert made(events) == [0, 1, 3, 4]
-    (error,) = failed(events)
-    assert (error.shard_id, error.attempt) == (2, 2)
-    for words in ("SIGKILL", "memory", "--processes_count", "ended 3 processes"):
-        assert words in error.reason
-    assert not list((tmp_path / "out").glob("00002*"))
-
-
-KILLED_AT_START = """
-import os, signal
-from any2ds.testing.distributing import ScriptedWorker
-
-class Killed(ScriptedWorker):
-    def __setstate__(self, state):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-class Unreadable(ScriptedWorker):
-    def __setstate__(self, state):
-        raise ValueError("a worker from another planet")
-"""
-
-
-@pytest.mark.parametrize("name", ["Killed", "Unreadable"])
-def test_processes_that_all_end_at_their_start_end_the_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "killed_at_start.py").write_text(KILLED_AT_START)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("any2ds.distributors.multiprocessing._KILLS_IN_A_ROW", 5)
-    import killed_at_start
-
-    distributor = MultiprocessingDistributor(config_of(tmp_path, processes_count=1).run)
-    with pytest.raises(RunError, match="end at once"):
-        list(distributor.map(getattr(killed_at_start, name)(), jobs_of(3)))
-
-
-DIES_WITH_ITS_REPORT = """
-import os, signal
-from contextlib import closing
-from pathlib import Path
-from any2ds.core.reports import ShardReport
-from any2ds.worker.worker import ShardWorker
-
-class DiesWithItsReport(ShardWorker):
-    def __call__(self, jobs):
-        for event in super().__call__(jobs):
-            if isinstance(event, ShardReport) and event.shard_id == 1 and not Path("died").exists():
-                Path("died").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield event
-"""
-
-
-def test_a_shard_whose_report_went_down_with_its_process_is_not_made_twice(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dies_with_its_report.py").write_text(DIES_WITH_ITS_REPORT)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    from dies_with_its_report import DiesWithItsReport
-
-    out = tmp_path / "out"
-    out.mkdir()
-    config = config_of(out)
-    urls = [server.url("ok") + f"?{n}" for n in range(15)]
-    events = list(
-        MultiprocessingDistributor(config.run).map(DiesWithItsReport(config.output, config.fetch), jobs_for(urls))
-    )
-    assert (tmp_path / "died").exists()
-    assert made(events) == [0, 1, 2]
-    targets = Counter(request.target for request in server.requests)
-    assert [targets[f"/ok?{n}"] for n in range(5, 10)] == [1] * 5
-    shutil.rmtree(out / ".any2ds/tmp")  # what the process that died has left
-    expect_whole(out, 3, 15)
-
-
-def test_stats_that_tell_of_something_else_go_before_their_shard_is_made_again(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "out").mkdir()
-    config = config_of(tmp_path / "out")
-    (job,) = jobs_for([server.url("held")])
-    job = ShardJob(job.shard_id, job.rows, job.count, attempt=1)
-    stats = tmp_path / "out" / "00000_stats.json"
-    for content in ("", "{}", json.dumps(ShardReport(shard_id=0, count=5).to_json())):
-        stats.write_text(content)
-        with closing(ShardWorker(config.output, config.fetch)(iter([job]))) as events:  # type: ignore[type-var]
-            assert next(iter(event for event in events if not stats.exists()))
-    stats.write_text(json.dumps(ShardReport(shard_id=0, count=1, bytes=77).to_json()))
-    events = list(ShardWorker(config.output, config.fetch)(iter([job])))
-    assert [event.bytes for event in events if isinstance(event, ShardReport)] == [77]
 
 
 # --- the run is stopped ---
@@ -270,14 +123,14 @@ except BaseException:
     assert (ended.returncode, text in ended.stderr) == (128 + number, True), ended.stderr
 
 
-def test_what_nohup_has_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stoppable(lambda grace: None, 1.0):
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_a_run_under_nohup_is_not_ended_by_a_hangup(tmp_path: Path, server: Server, start: Start) -> None:
+    (tmp_path / "urls.txt").write_text(server.url("held"))
+    running = start(command=["nohup", sys.executable, "-m", "any2ds", "urls.txt", "out", "--timeout=0"])
+    server.wait_for("held", within=WAIT)
+    os.killpg(running.pid, signal.SIGHUP)
+    server.release()
+    running.communicate(timeout=WAIT)
+    assert running.returncode == 0
 
 
 SCRIPT = """

@@ -1,13 +1,15 @@
 """The ledger of a run: what it keeps of failed shards."""
 
 from collections.abc import Collection, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Outlook
-from any2ds.storage.lock.lease import RunLock
 
+LOCK: Any = SimpleNamespace(check=lambda: None)
 _SIZE = 5_000  # bytes of the rows of a job
 
 
@@ -45,12 +47,12 @@ def pull(ledger: Ledger, made_again: Collection[int] = ()) -> list[list[tuple[in
 
 
 def test_failed_shards_are_tried_again_with_their_rows() -> None:
-    ledger = Ledger(Plan(8), RunLock(), 2)
+    ledger = Ledger(Plan(8), LOCK, 2)
     assert pull(ledger) == [[(n, rows_of(n), attempt) for n in range(8)] for attempt in range(3)]
     assert [error.shard_id for error in ledger.total.failed_shards] == list(range(8))
 
 
 def test_many_failed_shards_are_tried_again_only_if_the_first_of_them_are_made() -> None:
-    assert [len(jobs) for jobs in pull(Ledger(Plan(20), RunLock(), 5))] == [20, 10]
-    all_made = pull(Ledger(Plan(20), RunLock(), 5), made_again=range(20))
+    assert [len(jobs) for jobs in pull(Ledger(Plan(20), LOCK, 5))] == [20, 10]
+    all_made = pull(Ledger(Plan(20), LOCK, 5), made_again=range(20))
     assert [len(jobs) for jobs in all_made] == [20, 10, 10]

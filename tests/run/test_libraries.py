@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import card, download, inspect, report, retry
+from any2ds import card, cli, download, inspect, report, retry
 from any2ds.core.errors import OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
-from any2ds.describe.screen import show
 from any2ds.testing.server import serve
 from tests.support.params import sampled
 from tests.support.pictures import encoded, jpeg, photograph
@@ -309,20 +308,9 @@ def test_a_step_that_was_asked_for_by_a_default_value_is_there_in_a_retry(web: P
         download(urls, output_folder=out, **QUIET)
 
 
-def test_sound_in_a_container_of_video_is_sound(tmp_path: Path) -> None:
-    """As WMA and some M4A are: by their first bytes they are video."""
-    (tmp_path / "a.mkv").write_bytes(tone("matroska", "pcm_s16le", seconds=0.2))
-    (tmp_path / "b.mkv").write_bytes(film("matroska", seconds=0.2))
-    (tmp_path / "c.mkv").write_bytes(film("matroska", seconds=0.2)[:500])
-    urls = [(tmp_path / name).as_uri() for name in ("a.mkv", "b.mkv", "c.mkv")]
-    download(urls, output_folder=tmp_path / "o", audio_format="flac", **QUIET)
-    table = pq.read_table(tmp_path / "o" / "00000.parquet")
-    assert table["status"].to_pylist() == ["success"] * 3  # nobody asked for a look into video
-    assert table["codec"].to_pylist() == ["flac", None, None]
-    assert table["ext"].to_pylist() == ["flac", "mkv", "mkv"]
-
-
-def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Path) -> None:
+def test_what_is_not_processed_is_shown_with_its_reason(
+    web: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     (web / "e.svg").write_bytes(DRAWING)
     (web / "i.mid").write_bytes(b"MThd\x00\x00\x00\x06\x00\x00\x00\x01\x00\x60MTrk\x00\x00\x00\x04\x00\xff\x2f\x00")
@@ -341,10 +329,8 @@ def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Pat
     expected["image/svg+xml is not decoded"] += 1
     found = inspect(out)
     assert found.not_processed == found.to_json()["not_processed"] == expected
-    with (tmp_path / "inspected.txt").open("w+") as stream:
-        show(found, stream)
-        stream.seek(0)
-        assert "not processed  3 files (image/svg+xml is not decoded)" in stream.read()
+    assert cli.run(["inspect", str(out)]) == 0
+    assert "not processed  3 files (image/svg+xml is not decoded)" in capsys.readouterr().out
     texts = reported(out, tmp_path)
     assert json.loads(texts["json"])["not_processed"] == expected
     assert 'data-not-processed="image/svg+xml is not decoded" data-files="3"' in texts["html"]

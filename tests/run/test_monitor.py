@@ -1,12 +1,13 @@
 """Everybody who watches sees the same figures, while shards are open; over a clock that is handed in."""
 
+import os
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from any2ds.core.metrics import HostLoad, WorkerMetrics
-from any2ds.core.processes import resources
 from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
 
@@ -173,7 +174,7 @@ def test_a_worker_that_says_nothing_any_more_does_not_count() -> None:
 
 def test_memory_of_a_worker_in_this_process_is_counted_once() -> None:
     watched = Watched()
-    watched.rows(1, worker=resources.name(), memory=5000)
+    watched.rows(1, worker=f"{socket.gethostname()}:{os.getpid()}", memory=5000)
     assert watched.figures().memory == 5000
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 from collections import Counter
@@ -12,8 +11,7 @@ from typing import Any
 
 import pytest
 
-import any2ds
-from any2ds.describe.screen import show
+import any2ds.cli
 from any2ds.testing.server import serve
 from tests.support.assortment import write
 
@@ -62,9 +60,8 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
     }
     assert {code: rows for code, (rows, _) in shown.items()} == {code: str(rows) for code, rows in outcomes.items()}
 
-    stream = io.StringIO()
-    show(any2ds.inspect(out), stream)
-    capsys.readouterr()
+    assert any2ds.cli.run(["inspect", str(out)]) == 0
+    inspected = capsys.readouterr().out
     figures = any2ds.report(out, format="md")
     markdown = capsys.readouterr().out.replace("\\", "")
     any2ds.card(out, output=out / "card.md")
@@ -78,14 +75,14 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
     of_page = r'<tr data-outcome="(\w+)".*?<td class="n">([\d,]+)</td><td class="n">(.*?)</td>'
     assert {code: tuple(found) for code, *found in re.findall(of_page, page)} == shown
     of_inspect = r"^  (\w+) +([\d,]+) +(<?[\d.]+%)"
-    assert {code: tuple(found) for code, *found in re.findall(of_inspect, stream.getvalue(), re.MULTILINE)} == shown
+    assert {code: tuple(found) for code, *found in re.findall(of_inspect, inspected, re.MULTILINE)} == shown
     repeated = re.findall(r"^(\w+) +([\d,]+) +(<?[\d.]+%)", _text(run._repr_html_()), re.MULTILINE)
     assert {code: tuple(found) for code, *found in repeated} == shown
 
     size = found[1] if (found := re.search(r"^([\d.]+ \w+) (?:\(.* received\) )?in ", screen, re.MULTILINE)) else ""
     share = shown.get("success", ("0", "0.0%"))[1]
-    assert f"60: {stored} stored ({share}), {failed} failed" in stream.getvalue()
-    assert re.search(rf"^  files +{size}(,|$)", stream.getvalue(), re.MULTILINE)
+    assert f"60: {stored} stored ({share}), {failed} failed" in inspected
+    assert re.search(rf"^  files +{size}(,|$)", inspected, re.MULTILINE)
     assert f"| rows stored | {stored} ({share}) |" in markdown
     assert f"| size of the files | {size} |" in markdown
     assert f"| rows that are stored | {stored} ({share}) |" in card
@@ -101,7 +98,7 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
         assert f" in {seconds}>" in repr(run)
         assert f"| time at work | {seconds}, {rate} stored/s |" in markdown
         assert f'data-figure="seconds">{seconds}</dd><dd>{rate} stored/s</dd>' in page
-        assert f"({seconds})" in stream.getvalue()
+        assert f"({seconds})" in inspected
 
     offered = re.search(r"^to (retry what may work now \(.*?\):) any2ds", screen, re.MULTILINE)
     for text in (_text(page), markdown):
@@ -109,7 +106,7 @@ def test_all_say_the_same(made: tuple[Path, any2ds.RunReport, str], capsys: pyte
         assert (found and found[1]) == (offered and offered[1])
     for name, text in {
         "screen": screen,
-        "inspect": stream.getvalue(),
+        "inspect": inspected,
         "md": markdown,
         "card": card,
         "page": page,

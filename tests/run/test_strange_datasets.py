@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 
 import any2ds
 from any2ds.core.errors import Any2dsError, UsageError
-from any2ds.dataset import own_code
 from tests.support.params import sampled
 
 QUIET: dict[str, Any] = {"distributor": "inline", "quiet": True, "report": False}
@@ -57,10 +55,6 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def files(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
 STEP = "from pathlib import Path\nPath({ran!r}).touch()\ndef go(sample):\n    return sample\n"
 
 
@@ -89,7 +83,8 @@ def test_code_that_a_dataset_names_does_not_run_unless_the_command_names_it(
 
 @pytest.mark.parametrize("written", ['"\\u00e9"', '"\\u0000"', '""', "3", "null", "[]"])
 def test_a_signature_of_any_kind_is_compared(step: str, dataset: Path, tmp_path: Path, written: str) -> None:
-    own_code.signature("somewhere", [step])  # so that there is a key to compare with
+    any2ds.download(["data:,a"], tmp_path / "made", transform=step, **QUIET)  # so that there is a key to compare with
+    (tmp_path / "ran").unlink()
     run_file = dataset / ".any2ds/run"
     content = json.loads(run_file.read_text())
     content["options"]["transform"] = [step]
@@ -98,23 +93,6 @@ def test_a_signature_of_any_kind_is_compared(step: str, dataset: Path, tmp_path:
     with pytest.raises(Any2dsError):
         retry(dataset)
     assert not (tmp_path / "ran").exists()
-
-
-def test_two_first_runs_at_once_sign_with_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of a new user"))
-    of_other: list[str] = []
-    random_bytes = secrets.token_bytes
-
-    def overtaken(count: int) -> bytes:
-        """While this run makes its key, the other one makes and uses one."""
-        monkeypatch.setattr(secrets, "token_bytes", random_bytes)
-        of_other.append(own_code.signature("here", ["step.py:go"]))
-        return random_bytes(count)
-
-    monkeypatch.setattr(secrets, "token_bytes", overtaken)
-    assert [own_code.signature("here", ["step.py:go"])] == of_other
-    assert own_code.is_own(of_other[0], "here", ["step.py:go"])
-    assert [path.name for path in (tmp_path / "of a new user" / "any2ds").iterdir()] == ["key"]
 
 
 def test_a_run_without_steps_makes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

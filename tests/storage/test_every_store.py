@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from fsspec.registry import known_implementations
 
-from any2ds.core.plugins import missing_extra
 from any2ds.fetch.urls import normalize
 from any2ds.testing.processes import LONG
 
@@ -56,19 +55,3 @@ def test_a_list_or_dataset_in_any_store_without_its_library_is_refused_in_words(
 def test_a_row_in_any_store_is_fetched_or_fails_by_its_scheme(name: str) -> None:
     found = normalize(f"{name}://127.0.0.1:9/x/a.jpg")
     assert isinstance(found, str) or found.code in ("unsupported_scheme", "bad_url")
-
-
-def test_a_library_is_known_by_its_name_and_not_by_a_part_of_other_words() -> None:
-    class Broken(ImportError):
-        pass
-
-    assert "[video]" in str(missing_extra("x", ModuleNotFoundError("No module named 'av.audio'", name="av.audio")))
-    assert "[ray]" in str(missing_extra("x", ModuleNotFoundError("No module named 'ray'", name="ray")))
-    for words in (
-        "Install webdav4 to access WebDAV",
-        "numpy.core.multiarray failed to import",
-        "libGL.so.1: no such file",
-    ):
-        assert str(missing_extra("x", Broken(words))) == f"x needs a library that is not installed: {words}"
-    ours = ModuleNotFoundError("No module named 'any2ds.absent'", name="any2ds.absent")
-    assert missing_extra("x", ours) is ours

@@ -27,7 +27,6 @@ from any2ds.storage.lock.lease import Intervals, RunLock
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.run_lock import Guard, locked, working
 from any2ds.storage.opening import open_folder
-from tests.support.folder import names_in
 from tests.support.s3 import Bucket, enter
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=0.3, orphans=0.3, refusal=0.0, trust=0.0)
@@ -43,6 +42,11 @@ def alone(out: OutputFolder, intervals: Intervals = QUICK) -> AbstractContextMan
 
 def rank(out: OutputFolder, number: int, size: int = 2) -> AbstractContextManager[RunLock]:
     return joined(out, Rank(number, size), QUICK)
+
+
+def names_in(out: OutputFolder) -> set[str]:
+    found, state = set(out.names()), set(out.state_files())
+    return (found - {".any2ds"} if state else found) | state
 
 
 def put(out: OutputFolder, content: bytes, name: str = LOCK) -> None:

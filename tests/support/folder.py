@@ -6,20 +6,16 @@ import os
 from pathlib import Path
 
 from any2ds.core.layout import STATE_FOLDER
-from any2ds.storage.folders import OutputFolder
 
 
-def names_in(folder: Path | OutputFolder) -> set[str]:
+def names_in(folder: Path) -> set[str]:
     """What lies directly in it, and in its folder for the state: `00000.tar`, `.any2ds/run`; empty if it is not there.
 
     The folder for the state is named only if it is empty.
     """
-    if isinstance(folder, OutputFolder):
-        found, state = set(folder.names()), set(folder.state_files())
-    else:
-        path = folder / STATE_FOLDER
-        found = set(os.listdir(folder)) if folder.is_dir() else set()
-        state = {f"{STATE_FOLDER}/{name}" for name in os.listdir(path)} if path.is_dir() else set()
+    path = folder / STATE_FOLDER
+    found = set(os.listdir(folder)) if folder.is_dir() else set()
+    state = {f"{STATE_FOLDER}/{name}" for name in os.listdir(path)} if path.is_dir() else set()
     return (found - {STATE_FOLDER} if state else found) | state
 
 

@@ -5,7 +5,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ import pytest
 
 from any2ds import download
 from tests.support.crash.check import Expected, problems_at_the_end, problems_now
-from tests.support.crash.moments import (
-    DATA,
-    ENDING,
-    FETCHING,
-    METADATA,
-    REMOVING,
-    STARTING,
-    STATS,
-    WRITING,
-    Look,
-    moment,
-)
 from tests.support.crash.plan import Told
 from tests.support.crash.source import Source, make_rows, served, write_list
 from tests.support.crash.step import STEP, made_of
@@ -196,15 +183,6 @@ def test_damage_is_seen(damage: Callable[[Path, Expected], None], dataset: tuple
     assert "00001" in problem
 
 
-def test_half_a_file_under_a_final_name_is_seen_before_the_shard_is_finished(dataset: tuple[Path, Expected]) -> None:
-    folder, expected = dataset
-    (folder / "00001_stats.json").unlink()
-    assert problems_now(folder, expected) == []
-    cut_short(folder, expected)
-    (problem,) = problems_now(folder, expected)
-    assert problem.startswith("00001")
-
-
 def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Expected]) -> None:
     folder, expected = dataset
     (folder / "00001_stats.json").unlink()
@@ -214,39 +192,3 @@ def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Ex
         "missing: 00001_stats.json",
         "left over: .any2ds/lock, .any2ds/tmp",
     ]
-
-
-def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Expected]) -> None:
-    folder, expected = dataset
-    assert any(row.outcome(healed=False) != row.outcome(healed=True) for row in expected.lists[0])
-    healed = replace(expected, healed=True)
-    assert problems_now(folder, healed) == []  # as before a retry
-    assert any("the last outcomes of" in problem for problem in problems_at_the_end(folder, healed))
-
-
-def test_a_shard_that_is_known_to_be_damaged_is_left_alone(dataset: tuple[Path, Expected]) -> None:
-    folder, expected = dataset
-    cut_short(folder, expected)
-    assert problems_now(folder, replace(expected, broken=frozenset({1}))) == []
-
-
-def test_moments_are_told_from_names() -> None:
-    before = Look({".any2ds/run": 1, "00000.tar": 2, "00000.parquet": 3, "00000_stats.json": 4, "00001.tar": 5})
-    said = {
-        STARTING: before,
-        FETCHING: Look({**before.files, ".any2ds/run": 6}),
-        WRITING: Look({**before.files, ".any2ds/run": 6}, frozenset({"00001.tar"})),
-        DATA: Look({**before.files, "00001.tar": 7}, frozenset({"00002.tar"})),
-        METADATA: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}),
-        STATS: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}, frozenset({"~0123"})),
-        ENDING: Look({**before.files, "00001.tar": 7, "00001.parquet": 8, "00001_stats.json": 9}),
-        REMOVING: Look({".any2ds/run": 1, "00000.tar": 2, "00000.parquet": 3, "00001.tar": 5}),
-    }
-    assert {name: moment(before, look, 2) for name, look in said.items()} == {name: name for name in said}
-
-
-def test_what_a_killed_run_has_left_is_not_taken_for_the_work_of_the_next() -> None:
-    left = {".any2ds/run": 1, ".any2ds/tmp": 2, "00000.tar": 4}
-    before = Look(left, frozenset({"host-1-a/00001.tar"}))
-    assert moment(before, Look(left, before.staged), 3) == STARTING
-    assert moment(before, Look(left, frozenset({"host-2-b/00001.tar"})), 3) == WRITING

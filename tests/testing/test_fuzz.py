@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fuzz import lists
-from tests.support.fuzz.cases import case
-from tests.support.fuzz.play import MOST_MEMORY, Played, play
+from tests.support.fuzz.play import play
 from tests.support.params import sampled
 
 
@@ -52,24 +51,3 @@ def bad(sample):
         return sample.with_data(b"x" * (250 << 20))
     return sample
 """
-
-
-def test_a_case_is_the_same_each_time_and_another_for_each_seed() -> None:
-    assert case(3, 5) == case(3, 5)
-    assert len({case(seed, 5).file.data for seed in range(20)}) > 10
-
-
-@pytest.mark.parametrize(
-    ("codes", "memory", "problem"),
-    [
-        (("success",), 0, ""),
-        (("not_decodable", "success"), MOST_MEMORY, ""),
-        (("success",), MOST_MEMORY + (1 << 20), "it took 193 MB"),
-        ((), 0, "it has no outcome"),
-        (("transform_timeout",), 0, "it hangs"),
-        (("success", "who_knows"), 0, "an unknown code: who_knows"),
-        (("died",), 0, "its process was killed"),
-    ],
-)
-def test_what_is_wrong_with_an_outcome(codes: tuple[str, ...], memory: int, problem: str) -> None:
-    assert Played(0, "0 a", codes, 0.0, memory, "was killed").problem == problem

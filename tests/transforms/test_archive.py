@@ -20,14 +20,8 @@ import pytest
 import zstandard
 from PIL import Image
 
-from any2ds.config.media import MediaOptions, TransformOptions
-from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from any2ds.testing.server import serve
-from any2ds.transforms.chain import attempted
-from any2ds.transforms.steps.archive import ArchiveTransform
-from tests.support.steps import memory_of, through
+from tests.support.pictures import media_steps
 
 Rows = list[dict[str, Any]]
 Unpacked = Callable[..., Rows]
@@ -99,21 +93,13 @@ def unpacked(tmp_path: Path, fetched: Callable[..., Any]) -> Unpacked:
     return run
 
 
-def step(**options: Any) -> ArchiveTransform:
-    made = ArchiveTransform(MediaOptions(files=TransformOptions(unpack=True, **options)))
-    assert made is not None
-    return made
-
-
-def sample(data: bytes, mime_type: str = "application/zip") -> Sample:
-    fields = {"status": "success", "mime_type": mime_type}
-    return Sample(Row(0, 0, "000000000", "http://host/file"), StoredBody.of(data), "zip", fields)
+def unpacking(**options: Any) -> Any:
+    return media_steps("archive", unpack=True, **options)
 
 
 def outcome(data: bytes, **options: Any) -> tuple[str, str]:
     """The code and the words of what the step makes of it, if it fails."""
-    made = attempted(step(**options), sample(data))
-    assert isinstance(made, Sample)
+    (made,) = unpacking(**options)(data, "application/zip")
     assert made.failure is not None
     return made.failure.code, made.failure.detail
 
@@ -425,18 +411,18 @@ def sparse_tar(size: int) -> bytes:
 
 def test_a_bomb_costs_no_more_than_the_limits_allow() -> None:
     limit = 2 << 20
-    unpack = step(unpack_max_bytes=limit)
+    unpack = unpacking(unpack_max_bytes=limit)
     found: dict[str, str] = {}
     for name, bomb in bombs().items():
         tracemalloc.start()
         try:
-            promised = memory_of(sample(bomb), unpack)
-            made = attempted(unpack, sample(bomb))
+            promised = unpack.memory(bomb, "application/zip")
+            made = unpack(bomb, "application/zip")
             found[name] = "unpacked"
-            if isinstance(made, Sample) and made.failure:
-                is_broken = made.failure.code == "not_decodable"
-                found[name] = made.failure.detail if is_broken else made.failure.code
-            if not isinstance(made, Sample):
+            if len(made) == 1 and made[0].failure:
+                is_broken = made[0].failure.code == "not_decodable"
+                found[name] = made[0].failure.detail if is_broken else made[0].failure.code
+            else:
                 assert sum(one.size for one in made) <= promised, name
         finally:
             _, peak = tracemalloc.get_traced_memory()
@@ -471,7 +457,7 @@ def test_each_limit_is_told_by_its_name() -> None:
             "unpacks_too_large",
             "it unpacks to more than 9999 bytes (--unpack_max_bytes)",
         )
-        assert len(through(sample(archive), step(unpack_max_files=10))) > 1
+        assert len(unpacking(unpack_max_files=10)(archive, "application/zip")) == 10
     zeros = gzip.compress(ZEROS)
     assert outcome(zeros) == (
         "unpacks_too_large",

@@ -1,16 +1,8 @@
 """A step that takes its process down costs the rows that it does it over, whatever it does; the others are there."""
 
-import ctypes
-import operator
-import os
-import signal
-import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.core.processes.pool import Children
 from any2ds.core.samples import row_key
-from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
-from any2ds.transforms.contract import GivenUp
 
 STEPS = '''
 import any2ds, ctypes, os, signal
@@ -100,7 +89,10 @@ def run(tmp_path: Path, steps: Path) -> Run:
         found = table.to_pylist()
         positions = {key: number for number, key in enumerate(dict.fromkeys(row_key(one["key"]) for one in found))}
         lost = {positions[row_key(one["key"])]: one["error_message"] for one in found if one["error_code"]}
-        assert {one["key"] for one in found if not one["error_code"]} == set(_stored(tmp_path / "out"))
+        stored = dict(_stored(tmp_path / "out"))
+        assert {one["key"] for one in found if not one["error_code"]} == stored.keys()
+        for key, content in stored.items():  # no row has what a step made of another one
+            assert content.lower() in b"fine %d" % positions[row_key(key)]
         assert lost.keys() == bad.keys()
         return Lost(report.status_dict, lost)
 
@@ -113,10 +105,13 @@ class Lost:
     words: Mapping[int, str]  # number of the row -> error_message
 
 
-def _stored(out: Path) -> Iterator[str]:
+def _stored(out: Path) -> Iterator[tuple[str, bytes]]:
+    """Key and file of each sample."""
     for path in out.glob("*.tar"):
         with tarfile.open(path) as tar:
-            yield from {name.partition(".")[0] for name in tar.getnames()}
+            for member in tar:
+                if not member.name.endswith(".json"):
+                    yield member.name.partition(".")[0], tar.extractfile(member).read()  # type: ignore[union-attr]
 
 
 def test_rows_that_end_their_process_are_the_only_ones_that_are_lost(run: Run) -> None:
@@ -144,36 +139,3 @@ def test_in_a_batch_the_one_to_blame_is_found(run: Run) -> None:
 
 
 # --- threads that are given up over a question ---
-
-
-def ask(children: Children[bytes, bytes], question: bytes) -> None:
-    with suppress(GivenUp):
-        children.answer(question, 0)
-
-
-def is_in(thread: threading.Thread, function: str) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code.co_name != function:
-        frame = frame.f_back
-    return frame is not None
-
-
-def give_up(thread: threading.Thread) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(GivenUp))
-
-
-def test_nobody_is_given_the_answer_to_the_question_before() -> None:
-    with closing(Children[bytes, bytes](partial(operator.methodcaller, "upper"), 60)) as children:
-        child, answer = children.ask(b"zero", 60)
-        children.give_back(child)
-        assert answer == b"ZERO"
-        late = threading.Thread(target=ask, args=(children, b"one" * (1 << 22)))
-        os.kill(child.pid, signal.SIGSTOP)  # so that the question does not fit into the pipe
-        late.start()
-        wait_until(lambda: is_in(late, "_ask"))
-        give_up(late)
-        os.kill(child.pid, signal.SIGCONT)
-        late.join(60)
-        assert not late.is_alive()
-        assert [children.answer(word, 60) for word in (b"two", b"three")] == [b"TWO", b"THREE"]
-        wait_until_gone([child.pid])

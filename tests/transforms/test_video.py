@@ -401,26 +401,6 @@ def test_more_clips_than_anybody_wants_are_not_made() -> None:
     assert "--clip_seconds" in found.failure.detail
 
 
-def test_images_beyond_the_most_there_may_be_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.transforms.steps.video._MOST_STILLS", 10)
-    data = a_film(seconds=2.0, size=(64, 48))
-    assert len(all_made(data, frame_interval=0.2)) == 10
-    assert len(all_made(that_lasts(1e16), frame_interval=0.21)) == 10  # what it claims does not count
-    unknown = film("h264", "libx264", None, seconds=2.0, size=(64, 48))  # a raw stream, whose length nobody knows
-    assert len(all_made(unknown, frame_interval=0.21)) == 10
-    two = {"c": [[0, 1], [1, 2]]}
-    for source, columns, options in (
-        (data, {}, {"frame_interval": 0.15}),
-        (unknown, {}, {"frame_interval": 0.15}),
-        (data, two, {"frame_interval": 0.15, "clips_col": "c"}),
-        (data, two, {"frames": 6, "clips_col": "c"}),
-    ):
-        (found,) = all_made(source, columns, **options)
-        assert found.failure is not None
-        assert (found.failure.code, found.body) == ("unpacks_too_large", None)
-        assert "more than 10 images" in found.failure.detail
-
-
 def test_an_interval_that_makes_too_many_images_is_refused_before_a_frame_is_decoded() -> None:
     data = a_film("avi", seconds=1.0, size=(64, 48), sound=None)
     with av.open(io.BytesIO(data)) as container:

@@ -17,7 +17,6 @@ from any2ds import download, retry, verify
 from any2ds.config.options import GROUPS, Config, HashCheck, flat, parse_groups
 from any2ds.core.digests import digest_in, is_digest
 from any2ds.core.errors import OptionError, UsageError
-from any2ds.core.metadata import HASHES
 from any2ds.testing.server import Server, serve
 
 Download = Callable[..., Any]
@@ -153,9 +152,6 @@ def test_each_row_is_judged_by_its_own_hash(
     assert report.count == report.successes + report.failed_to_subsample + report.dropped + report.duplicates
 
 
-# --- going on ---
-
-
 # --- what cannot be ---
 
 
@@ -201,6 +197,7 @@ def test_how_it_may_not_be_written(given: Any) -> None:
 
 # --- how digests are written ---
 
+HASHES = ("md5", "sha256", "sha512")
 kinds = st.sampled_from(HASHES)
 
 
@@ -227,9 +224,6 @@ def test_what_is_no_digest_is_told(kind: str, written: str) -> None:
     assert found is None or len(found) == size
     if len(written) == 2 * size:
         assert (found is None) == bool(set(written) - set("0123456789abcdefABCDEF"))
-
-
-# --- bodies that cannot be read ---
 
 
 @pytest.mark.parametrize("output_format", ["webdataset", "parquet"])

@@ -1,4 +1,4 @@
-"""The worker from outside: jobs in, events and files out, against a server that behaves as it is told."""
+"""What a worker keeps in memory and lets wait, and odd values: whole runs against a server that does as it is told."""
 
 import io
 import json
@@ -6,9 +6,6 @@ import os
 import tarfile
 import threading
 import tracemalloc
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,9 @@ import pytest
 from PIL import Image
 
 import any2ds
-from any2ds.config.options import Config
-from any2ds.core.reports import Event, Progress, ShardReport
-from any2ds.readers.plan import cuts
+from any2ds.testing.processes import wait_until
 from any2ds.testing.server import serve
-from any2ds.worker.worker import ShardWorker
-from tests.support.jobs import plan
+from tests.support.play import Play
 
 
 def image(color: str) -> bytes:
@@ -41,15 +35,9 @@ def media(tmp_path: Path) -> Path:
     return folder
 
 
-def work(table: pa.Table, output: Path, **options: Any) -> list[Event]:
-    return list(events(table, output, **options))
-
-
-def events(table: pa.Table, output: Path, **options: Any) -> Iterator[Event]:
-    output.mkdir(exist_ok=True)
-    config = Config.from_options({"url_list": "-", "output_folder": output, "output_format": "webdataset", **options})
-    worker = ShardWorker(config.output, config.fetch)
-    return worker(plan(cuts(table.to_batches(), config.output.number_sample_per_shard), table.schema))
+def run(url_list: Any, output: Path, **options: Any) -> any2ds.RunReport:
+    how = {"output_format": "webdataset", "distributor": "inline", "quiet": True, **options}
+    return any2ds.download(url_list, output, **how)
 
 
 def members(tar: Path) -> dict[str, bytes]:
@@ -69,8 +57,8 @@ def test_values_that_python_has_no_type_for_are_text_in_the_json_and_as_they_wer
                 "day": pa.array([0, 10**7, None, 1], pa.date32()),
             }
         )
-        happened = work(table, tmp_path / "out", number_sample_per_shard=2)
-    assert [e.successes for e in happened if isinstance(e, ShardReport)] == [2, 2]
+        columns = ["far", "fine", "day"]
+        assert run(table, tmp_path / "out", number_sample_per_shard=2, save_additional_columns=columns).successes == 4
     found = pq.read_table(tmp_path / "out" / "00000.parquet")
     assert found["far"].equals(table["far"].slice(0, 2).cast(pa.timestamp("ms")))  # parquet has no seconds
     described = json.loads(members(tmp_path / "out" / "00000.tar")["000001.json"])
@@ -93,8 +81,8 @@ def test_parquet_shards_that_wait_do_not_pile_up_in_memory(tmp_path: Path) -> No
         waiting = threading.Thread(target=release_when_all_wait)
         waiting.start()
         tracemalloc.start()
-        happened = work(
-            pa.table({"url": urls}),
+        report = run(
+            urls,
             tmp_path / "out",
             output_format="parquet",
             number_sample_per_shard=6,
@@ -104,7 +92,7 @@ def test_parquet_shards_that_wait_do_not_pile_up_in_memory(tmp_path: Path) -> No
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         waiting.join()
-    assert [e.successes for e in happened if isinstance(e, ShardReport)] == [6] * 20
+    assert (report.shards, report.successes) == (20, 120)
     assert peak < 100_000_000  # of 200 MB that were fetched, and the server's own
     for path in (tmp_path / "out").glob("*.parquet"):
         assert [len(data) for data in pq.read_table(path)["data"].to_pylist()] == [2_000_000] * 5 + [1]
@@ -115,16 +103,9 @@ def test_a_writer_that_holds_most_of_a_small_buffer_does_not_stop_the_run(tmp_pa
     media.mkdir()
     (media / "big").write_bytes(os.urandom(300_000))
     with serve(media) as server:
-        report = any2ds.download(
-            [f"{server.url('big')}?{number}" for number in range(8)],
-            output_folder=tmp_path / "out",
-            output_format="parquet",
-            max_buffered_bytes="1MB",
-            thread_count=1,
-            watchdog_timeout=5,
-            distributor="inline",
-            quiet=True,
-        )
+        urls = [f"{server.url('big')}?{number}" for number in range(8)]
+        small = {"max_buffered_bytes": "1MB", "thread_count": 1, "watchdog_timeout": 5}
+        report = run(urls, tmp_path / "out", output_format="parquet", **small)
     assert report.status_dict == {"success": 8}
 
 
@@ -132,25 +113,12 @@ def test_hosts_are_asked_side_by_side_where_the_list_is_sorted_by_them_and_files
     tmp_path: Path, media: Path
 ) -> None:
     """The rows of a host that wait for it keep no step busy: they must not keep the next host waiting."""
-    with serve(media) as slow, serve(media, host="127.0.0.2") as other:
-        table = pa.table({"url": [server.url(f"1.jpg?{n}") for server in (slow, other) for n in range(300)]})
-        config = Config.from_options(
-            {
-                "url_list": "-",
-                "output_folder": tmp_path,
-                "number_sample_per_shard": 300,
-                "decode_check": True,
-                "transform_threads": 1,
-                "host_delay": 0.5,
-            }
-        )
-        waits: Counter[str] = Counter()
-        with closing(ShardWorker.of(config, ())(plan(cuts(table.to_batches(), 300), table.schema))) as happened:  # type: ignore[type-var]
-            for event in happened:
-                if isinstance(event, Progress) and event.metrics is not None:
-                    waits.update(event.metrics.waits)
-                if other.requests:
-                    break
-        assert 0 < len(slow.requests) < 20  # it was more than 45
-    assert max(waits, key=waits.__getitem__) == "hosts", waits
-    assert not waits["transforms"], waits
+    with serve(media, host="127.0.0.2") as other:
+        play = Play({"1.jpg": "ok"}, decode_check=True, transform_threads=1, host_delay=0.5)
+        urls = [f"{url}?{n}" for url in (play.web.url("1.jpg"), other.url("1.jpg")) for n in range(300)]
+        (play.folder / "urls.txt").write_text("\n".join(urls))
+        running = play.start("download", "urls.txt")
+        wait_until(lambda: other.requests)
+        assert 0 < play.web.counts["1.jpg"] < 20  # it was more than 45
+        running.kill()
+        running.wait()

@@ -1,6 +1,5 @@
 """How parquet shards are laid out: row groups, pages, statistics, and what they say of themselves."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,41 +10,24 @@ import pytest
 
 from any2ds import download
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError, OutputError
-from any2ds.core.metadata import MetadataTable
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 from any2ds.testing.writing import WriterContract
-from any2ds.writers.formats.parquet import ParquetWriter
+from tests.support import shards
 
 STORED_AS_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-class ImageParquetWriter(ParquetWriter):
-    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
-        super().__init__(path, metadata, dataclasses.replace(options, parquet_data="image"))
-
-
 class TestParquetOfImages(WriterContract):
-    writer = ImageParquetWriter
+    writer = shards.writer_of("parquet")
+    options = OutputOptions(parquet_data="image")
 
 
 def written(path: Path, sizes: list[int | None], **options: Any) -> pq.ParquetFile:
     """A shard of files of these sizes in bytes; None is a row that failed."""
-    rows = pa.table({"url": pa.array([f"http://127.0.0.1/{n}" for n in range(len(sizes))], pa.string())})
-    metadata = MetadataTable(rows, ())
-    writer = ParquetWriter(path, metadata, OutputOptions(**options))
-    for n, size in enumerate(sizes):
-        row = Row(0, n, f"{n:05d}", f"http://127.0.0.1/{n}", None)
-        body = None if size is None else StoredBody.of(bytes([n % 256]) * size)
-        sample = Sample(row, body, "png", {"status": "success" if body else "failed_to_download", "ext": "png"})
-        metadata.add(sample)
-        writer.write(sample)
-        assert writer.held < OutputOptions(**options).row_group_bytes
-    writer.close()
+    bodies = [None if size is None else bytes([n % 256]) * size for n, size in enumerate(sizes)]
+    assert shards.write("parquet", path, bodies, ext="png", **options) < OutputOptions(**options).row_group_bytes
     return pq.ParquetFile(path)
 
 

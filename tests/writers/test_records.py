@@ -6,51 +6,21 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from google_crc32c import value
 
 from any2ds import download
-from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, OptionError
-from any2ds.core.metadata import MetadataTable
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
-from any2ds.testing.writing import read
-from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
-from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
+from tests.support.shards import body_of, read, write
 
-KINDS: list[tuple[Any, OutputOptions]] = [
-    (TfrecordWriter, OutputOptions()),
-    (ArrayrecordWriter, OutputOptions()),
-]
+FORMATS = ("tfrecord", "arrayrecord")
 
 
-def write(kind: Any, path: Path, bodies: Iterable[StoredBody], options: OutputOptions, turns: int = 0) -> None:
-    """`turns`: after so many samples it has to let go of what it holds."""
-    bodies = list(bodies)
-    rows = pa.table({"url": [f"http://127.0.0.1/{n}" for n in range(2 * len(bodies))]})
-    metadata = MetadataTable(rows, ())
-    writer = kind(path, metadata, options)
-    for n, body in enumerate(bodies):
-        fields = {"status": "success", "ext": "bin", "bytes": body.size}
-        metadata.add(Sample(Row(0, 2 * n, f"{2 * n:04d}", None), None, "", {"status": "failed_to_download"}))
-        sample = Sample(Row(0, 2 * n + 1, f"{2 * n + 1:04d}", None), body, "bin", fields)
-        metadata.add(sample)
-        writer.write(sample)
-        if turns and n % turns == 0:
-            writer.flush()
-            assert writer.held == 0
-    writer.close()
-
-
-def keys_and_sizes(kind: Any, path: Path) -> list[tuple[str, int]]:
-    return [(key, len(data)) for key, _, data in read(kind, path)]
+def keys_and_sizes(output_format: str, path: Path) -> list[tuple[str, int]]:
+    return [(key, len(data)) for key, _, data in read(output_format, path)]
 
 
 def test_the_checksum_is_the_one_of_the_format() -> None:
@@ -59,9 +29,14 @@ def test_the_checksum_is_the_one_of_the_format() -> None:
         assert value(data) == crc
 
 
+def masked(data: bytes) -> bytes:
+    crc = value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
 def framed(record: bytes) -> bytes:
     length = struct.pack("<Q", len(record))
-    return length + masked(value(length)) + record + masked(value(record))
+    return length + masked(length) + record + masked(record)
 
 
 def test_frames_are_those_that_tensorflow_writes() -> None:
@@ -70,43 +45,37 @@ def test_frames_are_those_that_tensorflow_writes() -> None:
     assert (framed(b"") + framed(b"abc")).hex() == theirs
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
-def test_the_same_samples_give_the_same_bytes_however_they_came(
-    kind: Any, options: OutputOptions, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_the_same_samples_give_the_same_bytes_however_they_came(output_format: str, tmp_path: Path) -> None:
     chance = random.Random(0)
-    contents = [chance.randbytes(chance.choice((0, 10, 3000))) for _ in range(600)]
-    contents[300] = chance.randbytes(1_500_000)  # one that is not held
-    for name, turns in (("a", 0), ("b", 7)):
-        write(kind, tmp_path / name, map(StoredBody.of, contents), options, turns)
+    contents = [None if n % 2 else chance.randbytes(chance.choice((0, 10, 3000))) for n in range(1200)]
+    contents[600] = chance.randbytes(1_500_000)  # one that is not held
+    for name, turns in (("a", 0), ("b", 14)):
+        write(output_format, tmp_path / name, contents, flush_every=turns)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert keys_and_sizes(kind, tmp_path / "a") == [(f"{2 * n + 1:04d}", len(data)) for n, data in enumerate(contents)]
+    expected = [(f"{n:05d}", len(data)) for n, data in enumerate(contents) if data is not None]
+    assert keys_and_sizes(output_format, tmp_path / "a") == expected
 
 
 def test_huge_files_are_written_in_pieces(tmp_path: Path) -> None:
     size = 40_000_000
-    chance = random.Random(0)
-    noise = chance.randbytes(1 << 20)
-
-    def body() -> StoredBody:
-        return StoredBody(size, lambda offset, wanted: noise[:wanted])
-
+    noise = random.Random(0).randbytes(1 << 20)
     tracemalloc.start()
-    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"first"), body(), StoredBody.of(b"last")], OutputOptions())
+    write("tfrecord", tmp_path / "0", [b"first", body_of(size, noise), b"last"])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16_000_000
-    for (_, _, data), wanted in zip(read(TfrecordWriter, tmp_path / "0"), (5, size, 4), strict=True):
+    for (_, _, data), wanted in zip(read("tfrecord", tmp_path / "0"), (5, size, 4), strict=True):
         assert len(data) == wanted
         assert data[:4] in (b"firs", noise[:4], b"last")
     content = bytearray((tmp_path / "0").read_bytes())
     content[30_000_000] ^= 1
     (tmp_path / "0").write_bytes(content)
     with pytest.raises(DamagedShard, match="garbled"):
-        keys_and_sizes(TfrecordWriter, tmp_path / "0")
+        keys_and_sizes("tfrecord", tmp_path / "0")
     (tmp_path / "0").write_bytes(content[:30_000_000])
     with pytest.raises(DamagedShard):
-        keys_and_sizes(TfrecordWriter, tmp_path / "0")
+        keys_and_sizes("tfrecord", tmp_path / "0")
 
 
 def test_a_record_that_is_no_sample_is_told(tmp_path: Path) -> None:
@@ -114,16 +83,16 @@ def test_a_record_that_is_no_sample_is_told(tmp_path: Path) -> None:
     for record, said in ((b"", "without key"), (b"text", "no tf.train.Example"), (key, "of jpg")):
         (tmp_path / "0").write_bytes(framed(record))
         with pytest.raises(DamagedShard, match=said):
-            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+            keys_and_sizes("tfrecord", tmp_path / "0")
 
 
 def test_every_byte_of_a_tfrecord_is_guarded(tmp_path: Path) -> None:
-    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"a file"), StoredBody.of(b"another")], OutputOptions())
+    write("tfrecord", tmp_path / "0", [b"a file", b"another"])
     whole = (tmp_path / "0").read_bytes()
     for place in range(len(whole)):
         (tmp_path / "0").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         with pytest.raises(DamagedShard):
-            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+            keys_and_sizes("tfrecord", tmp_path / "0")
 
 
 def test_an_arrayrecord_that_was_never_closed_is_damaged(tmp_path: Path) -> None:
@@ -134,7 +103,7 @@ def test_an_arrayrecord_that_was_never_closed_is_damaged(tmp_path: Path) -> None
     (tmp_path / "copy").write_bytes((tmp_path / "0").read_bytes())
     unclosed.close()
     with pytest.raises(DamagedShard):
-        keys_and_sizes(ArrayrecordWriter, tmp_path / "copy")
+        keys_and_sizes("arrayrecord", tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +130,8 @@ def test_arrayrecord_is_refused_in_words_where_its_library_is_not_to_be_had(
 
 
 def test_no_list_of_nothing_but_failures_lacks_its_shard(tmp_path: Path) -> None:
-    for name, kind in (("tfrecord", TfrecordWriter), ("arrayrecord", ArrayrecordWriter)):
+    for name in FORMATS:
         options: dict[str, Any] = {"output_format": name, "distributor": "inline", "quiet": True, "timeout": 1}
         report = download([{"url": "nothing:at all"}, {"url": None}], output_folder=str(tmp_path / name), **options)
         assert report.successes == 0
-        assert keys_and_sizes(kind, tmp_path / name / f"00000.{name}") == []
+        assert keys_and_sizes(name, tmp_path / name / f"00000.{name}") == []

@@ -5,23 +5,17 @@ from __future__ import annotations
 import io
 import os
 import struct
+import sys
 import tarfile
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.metadata import MetadataTable
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
-from any2ds.testing.writing import indexes
-from any2ds.writers.formats.webdataset import WebdatasetWriter
+from tests.support import shards
 
 
 def index_of(tar: Path) -> bytes:
-    return indexes(WebdatasetWriter, tar)[".tar.idx"]
+    return shards.indexes("webdataset", tar)[".tar.idx"]
 
 
 def offsets(tar: Path) -> list[int]:
@@ -39,24 +33,12 @@ def sample(tar: Path, number: int) -> dict[str, bytes]:
         return {member.name: members.extractfile(member).read() for member in members}  # type: ignore[union-attr]
 
 
-def write(path: Path, bodies: list[StoredBody | bytes], key: str = "{:05d}") -> list[str]:
-    rows = pa.table({"url": pa.array([f"http://a/{n}" for n in range(len(bodies))], pa.string())})
-    metadata = MetadataTable(rows, ())
-    writer = WebdatasetWriter(path, metadata, OutputOptions())
-    for n, body in enumerate(bodies):
-        body = StoredBody.of(body) if isinstance(body, bytes) else body
-        written = Sample(Row(0, n, key.format(n), f"http://a/{n}", None), body, "bin", {"status": "success"})
-        metadata.add(written)
-        writer.write(written)
-    writer.close()
-    return [key.format(n) for n in range(len(bodies))]
-
-
 @pytest.mark.parametrize("key", ["{:05d}", "k" * 150 + "{:05d}"])
 def test_each_sample_is_found_by_its_number(tmp_path: Path, key: str) -> None:
     tar = tmp_path / "00000.tar"
-    bodies: list[StoredBody | bytes] = [b"", b"x", os.urandom(512), os.urandom(70_000), b"last"]
-    keys = write(tar, bodies, key)
+    bodies = [b"", b"x", os.urandom(512), os.urandom(70_000), b"last"]
+    keys = [key.format(n) for n in range(len(bodies))]
+    shards.write("webdataset", tar, bodies, key=key)
     for n in (3, 0, 4, 2, 1):
         found = sample(tar, n)
         assert list(found) == [f"{keys[n]}.bin", f"{keys[n]}.json"]
@@ -66,7 +48,7 @@ def test_each_sample_is_found_by_its_number(tmp_path: Path, key: str) -> None:
 
 
 def test_without_samples_there_is_the_end_alone(tmp_path: Path) -> None:
-    write(tmp_path / "00000.tar", [])
+    shards.write("webdataset", tmp_path / "00000.tar", [])
     assert offsets(tmp_path / "00000.tar") == [0]
     assert index_of(tmp_path / "00000.tar") == bytes(8)
 
@@ -89,10 +71,9 @@ def test_behind_a_member_of_more_than_8_gib(tmp_path: Path) -> None:
 
 
 def test_the_writer_counts_members_of_more_than_8_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "any2ds.writers.formats.webdataset._MOST", 1000
-    )  # from here on sizes are written in the other notation
-    write(tmp_path / "00000.tar", [b"x" * 5000, b"y" * 10, b"z" * 2000])
+    # from here on sizes are written in the other notation
+    monkeypatch.setattr(sys.modules[shards.writer_of("webdataset").__module__], "_MOST", 1000)
+    shards.write("webdataset", tmp_path / "00000.tar", [b"x" * 5000, b"y" * 10, b"z" * 2000])
     assert index_of(tmp_path / "00000.tar") == (tmp_path / "00000.tar.idx").read_bytes()
     assert sample(tmp_path / "00000.tar", 2)["00002.bin"] == b"z" * 2000
 

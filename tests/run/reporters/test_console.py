@@ -1,75 +1,17 @@
-"""The report at the end of a run tells what is stored, what is not and why, and what would be needed for more."""
+"""What the end of a run says: figures as people say them, and commands that have what was chosen."""
 
+import re
 import shlex
-from dataclasses import replace
-from typing import Any
 
 from any2ds.config.command_line import retry_call, retry_command
-from any2ds.config.options import Config, OutputOptions, StorageOptions
+from any2ds.config.datasets import RETRY_GROUPS
+from any2ds.config.declare import declared
+from any2ds.config.options import GROUPS, Config
 from any2ds.core.failures import FAILURE_CODES, failure_code
-from any2ds.core.reports import RunReport
 from any2ds.core.text import duration, number, percent, time_left
-from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._facts import Seen, finish, shortened
-from any2ds.run.reporters._screen import ending
-from any2ds.storage.opening import open_folder
-
-TOTAL = RunReport(
-    shards=42,
-    count=1000,
-    successes=900,
-    samples=900,
-    failed_to_download=100,
-    bytes=10**9,
-    seconds=100,
-    attempts=1200,
-    status_dict={"http_404": 60, "success": 900, "timeout_total": 39, "http_429": 1},
-    examples={"http_404": "http://a.example/gone.jpg", "timeout_total": "http://slow.example/x"},
-)
-
-
-def reported(url: str = "dataset", **options: Any) -> RunInfo:
-    storage = StorageOptions()
-    made = OutputOptions(output_format="webdataset")
-    known = {"output_folder": url, **options}
-    return RunInfo("download", open_folder(url, storage), known, storage, "x", made, (), from_shell=True)
-
-
-def facts_of(total: RunReport, run: RunInfo | None = None) -> Any:
-    return finish(total, run or reported(), Seen(done=set(range(total.shards))))
-
-
-def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
-    return "\n".join(line.plain for line in ending(facts_of(total, run), width)) + "\n"
-
-
-def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
-    run = replace(reported("s3://bucket/dataset/"), finished=frozenset({3, 4}))
-    words = shown(replace(TOTAL, shards=2, skipped_shards=2), run)
-    assert 'to load: any2ds.load("s3://bucket/dataset/")' in words
-    assert "to load without any2ds: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
-    assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
-    many = replace(reported(), finished=frozenset(range(0, 2000, 2)))
-    assert "to load without any2ds: the files that .any2ds/shards lists" in shown(TOTAL, many)
-
-
-def test_nothing_of_a_list_or_a_server_reaches_the_terminal_as_more_than_words() -> None:
-    evil = "http://user:secret@a.example/\x1b[2J[bold]x[/bold]" + "y" * 5000
-    words = shown(replace(TOTAL, status_dict={"http_404": 60, "od\x1b[2Jd": 40}, examples={"http_404": evil}))
-    assert "\x1b" not in words
-    assert "secret" not in words
-    assert "[bold]x[/bold]" in words
-    assert "od\\x1b[2Jd" in words
-    assert len(words) < 3000
 
 
 def test_advice_names_only_options_that_there_are() -> None:
-    import re
-
-    from any2ds.config.datasets import RETRY_GROUPS
-    from any2ds.config.declare import declared
-    from any2ds.config.options import GROUPS
-
     known = {info.name for info in (*declared(GROUPS), *declared(RETRY_GROUPS))}
     for code in (*FAILURE_CODES, "http_403", "http_404", "http_429", "http_503", "http_400"):
         assert set(re.findall(r"--(\w+)", failure_code(code).advice)) <= known, code
@@ -134,4 +76,3 @@ def test_figures_read_as_people_say_them() -> None:
         "0.0%",
     ]
     assert [number(0.0), number(0.31), number(9.96), number(12_345.6)] == ["0", "0.31", "9.96", "12,346"]
-    assert shortened("abcdefghij", 7) == "abc…hij"

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from any2ds.run.monitor import Monitor
-from any2ds.run.reporters._facts import counts
-from any2ds.run.reporters._screen import plain
 from any2ds.testing.server import serve
 
 ROOT = Path(__file__).parents[3]
@@ -35,40 +32,6 @@ def run(folder: Path, *arguments: str, **env: str) -> "subprocess.CompletedProce
 
 def events(stderr: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stderr.splitlines()]
-
-
-def test_a_plain_line_has_all_that_is_known() -> None:
-    nothing = {**Monitor().progress(), "seconds": 1, "memory": 0}
-    now = {
-        **nothing,
-        **counts({"success": 90, "http_404": 6, "dns": 3, "duplicate": 1}),
-        "outcomes": {"success": 90, "http_404": 6, "dns": 3, "duplicate": 1},
-        "seconds": 65,
-        "attempts": 110,
-        "successes_per_second": 1.5,
-        "attempts_per_second": 2,
-        "bytes_per_second": 1e6,
-        "in_flight": 20,
-        "window": 32,
-        "latency_p50": 0.0075,
-        "latency_p95": 1.23,
-        "memory": 5 * 10**8,
-        "shards_open": 1,
-        "shards_done": 2,
-        "total_rows": 1000,
-        "share": 0.1,
-        "eta": 600,
-        "hosts": [{"name": "a.example", "waiting": 7, "why": "429"}],
-        "limit_words": "limited by DNS",
-    }
-    assert plain(now) == (
-        "0:01:05, 10 min left: 100 of 1,000 rows (10.0%), 1.5 stored/s, 2 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
-        "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
-        "failed: http_404 6, dns 3; limited by DNS"
-    )
-    assert "50 of 50 in flight, 9 slow ones, " in plain({**now, "in_flight": 59, "window": 50})
-    assert "left" not in plain({**now, "share": 1.0, "eta": 0.0})
-    assert plain(nothing) == "1.0 s: 0 rows, 0 stored/s, 0 bytes/s, 0 stored, shards: 0 done"
 
 
 @pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}])

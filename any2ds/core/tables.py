@@ -53,11 +53,19 @@ def to_json(value: Any) -> bytes:
 def value_of_text(text: Any, type: pa.DataType) -> Any:
     """The value of this type for which JSON has a text; the text itself where Arrow does not read it (durations)."""
     try:
-        if pa.types.is_time(type):  # which Arrow does not read
-            return datetime.time.fromisoformat(text)
-        return pa.scalar(text, pa.string()).cast(type).as_py()
+        return _value(scalar_of_text(text, type))
     except (pa.ArrowException, ValueError, TypeError):
         return text
+
+
+def scalar_of_text(text: str, type: pa.DataType) -> pa.Scalar:
+    """The date, time or number that a text says. Raises ValueError, TypeError or what Arrow raises for another text."""
+    if not pa.types.is_time(type):
+        return pa.scalar(text, pa.string()).cast(type)
+    clock, _, fraction = text.partition(".")  # Arrow reads no times, and Python of this fraction 6 digits
+    time = datetime.time.fromisoformat(clock)
+    nanoseconds = (3600 * time.hour + 60 * time.minute + time.second) * 10**9 + int(fraction.ljust(9, "0"))
+    return pa.scalar(nanoseconds, pa.time64("ns")).cast(type)
 
 
 _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
@@ -156,13 +164,15 @@ def with_leaves(type: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -
 
 def _exact(type: pa.DataType, unit: str | None) -> pa.DataType:
     """With times in `unit`, or as text, instead of in nanoseconds: of these pyarrow makes values of pandas if that is
-    installed, whose text differs."""
+    installed, whose text differs, and cuts those of the day off."""
 
     def leaf(type: pa.DataType) -> pa.DataType:
         if pa.types.is_timestamp(type) and type.unit == "ns":
             return pa.timestamp(unit, type.tz) if unit else pa.string()
         if pa.types.is_duration(type) and type.unit == "ns":
             return pa.duration(unit) if unit else pa.string()
+        if type == pa.time64("ns"):
+            return pa.time64(unit) if unit else pa.string()
         if pa.types.is_dictionary(type) and (values := with_leaves(type.value_type, leaf)) != type.value_type:
             return values
         return type

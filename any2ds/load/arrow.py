@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError, error_text
-from any2ds.core.tables import is_list
+from any2ds.core.tables import is_list, scalar_of_text
 from any2ds.load.libraries import imported
 
 if TYPE_CHECKING:
@@ -59,8 +59,11 @@ def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_string(field.type):
             return pa.array([None if value is None else str(value) for value in values], pa.string())
+        if pa.types.is_temporal(field.type):  # some of the values: those with nanoseconds
+            texts = [scalar_of_text(value, field.type) if isinstance(value, str) else value for value in values]
+            return pa.array([pa.scalar(value, field.type) for value in texts], field.type)
         return pa.array(values).cast(field.type)
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError(
             f"{field.name}: its values are not {field.type} in this format, name the other columns: {error_text(error)}"
         ) from error

@@ -108,14 +108,24 @@ class ShardWithTable:
         with stream as file:
             parquet = pq.ParquetFile(file, **THRIFTY)
             # Not by the statistics which columns have nulls: Arrow ends the process at those of some damaged files.
-            table = parquet.read(["status", *(column for column in of.names if column != "status")])
+            table = parquet.read([*dict.fromkeys(("status", "key", *of.names))])
         found = stored_rows(table)
         if found.num_rows != len(self):
             raise DamagedShard(f"{name} has {found.num_rows:,} samples, the data {len(self):,}")
+        self._check_keys(name, found["key"])
         for column in of.names:
             if column not in parquet.schema_arrow.names:  # which other shards have
                 found = found.append_column(column, pa.nulls(len(found)))
         return _Table(found, of)
+
+    def _check_keys(self, table: str, keys: pa.ChunkedArray) -> None:
+        """Raises DamagedShard for the table of another shard. Where keys begin with the number of their shard, no data
+        are read for it, which takes a request to a store."""
+        start = self._shards.key_start(self._number)
+        for number in {0, len(keys) - 1}:
+            key = keys[number].as_py()
+            if not (key.startswith(start) if start else key == self._shard.files(number)[0]):
+                raise DamagedShard(f"{table} has the key {key!r}: the table of another shard lies in its place")
 
 
 class _Table:
@@ -126,7 +136,7 @@ class _Table:
         self._values: dict[str, Callable[[Sequence[int]], list[Any]]] = {}  # column -> the values of rows
         self._absent: dict[str, None] = {}  # columns that are null in all rows
         self._valid: dict[str, bytes] = {}  # column -> a byte for each row, 0 where it is null
-        for name, column in zip(table.column_names, table.columns, strict=True):
+        for name, column in ((name, table[name]) for name in of.names):
             has_null_parts = is_list(column.type) and pc.list_flatten(column).null_count
             if name in of.added or name in of.inexact or has_null_parts:
                 self._values[name] = _values_of(column)

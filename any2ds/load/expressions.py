@@ -8,7 +8,6 @@ as well, and names in backquotes that have blanks or signs: "`captions[0]` = 'a 
 from __future__ import annotations
 
 import ast
-import datetime
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import MissingColumns, UsageError
+from any2ds.core.tables import scalar_of_text
 
 _LONGEST = 20_000  # characters
 _TOKEN = re.compile(
@@ -250,7 +250,7 @@ def _moment(text: str, name: str, kind: pa.DataType) -> pa.Scalar:
     example = "2026-01-31T12:00:00"
     if pa.types.is_time(kind):
         with suppress(ValueError, pa.ArrowException):
-            return pa.scalar(datetime.time.fromisoformat(text), kind)
+            return scalar_of_text(text, kind)
         example = "12:00:00"
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         zone = kind.tz if pa.types.is_timestamp(kind) else None

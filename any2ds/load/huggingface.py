@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.tables import is_text
+from any2ds.core.tables import is_text, scalar_of_text
 from any2ds.dataset.features import (
     Audio,
     ClassLabel,
@@ -48,6 +48,8 @@ class _Shape:
     # column of its extension, "" if there is none.
     files: Mapping[tuple[str, ...], tuple[str, str]]
     version: str = ""  # of the shards
+    # Columns of times in nanoseconds, some of which are texts: that library copies them as scalars of Arrow.
+    nanoseconds: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
 def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[str, Any]) -> Any:
@@ -67,10 +69,12 @@ def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[
     else:
         exts = [ext for becomes, ext in shape.files.values() if becomes == _MEDIA and ext]
         read = source.undecoded(*(("key", *exts) if exts else ()), with_features=True)
-        version = "" if streaming else _version(shards)
+        if not streaming:
+            nanoseconds = {name: type for name, type in source.features.items() if _has_nanoseconds(type)}
+            shape = replace(shape, version=_version(shards), nanoseconds=nanoseconds)
         is_shared_out = streaming or options.get("num_proc")
         parts = read.shards if is_shared_out and len(read) else [read]  # else in the order of the source
-        given = {"shards": parts, "shape": replace(shape, version=version)}
+        given = {"shards": parts, "shape": shape}
         library = datasets.IterableDataset if streaming else datasets.Dataset
         found = library.from_generator(_rows, features=stored, gen_kwargs=given, **options)
     if streaming:
@@ -146,6 +150,9 @@ def _rows(shards: Sequence[Source], shape: _Shape) -> Iterator[dict[str, Any]]:
                     place[path[-1]] = _media(content, f"{sample['key']}.{sample[ext]}" if ext else None)
                 elif content is not None:
                     place[path[-1]] = content.decode("utf-8-sig", "replace")
+            for name, type in shape.nanoseconds.items():
+                if (value := row.get(name)) is not None:
+                    row[name] = scalar_of_text(value, type) if isinstance(value, str) else pa.scalar(value, type)
             yield row
 
 
@@ -154,6 +161,10 @@ def _media(content: Any, name: str | None) -> Any:
     if isinstance(content, list):
         return [_media(each, name) for each in content]
     return {"bytes": content, "path": name} if content else None
+
+
+def _has_nanoseconds(type: pa.DataType) -> bool:
+    return bool((pa.types.is_time(type) or pa.types.is_timestamp(type)) and type.unit == "ns")
 
 
 def _plain(type: pa.DataType) -> pa.DataType:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core import plugins
+from any2ds.core.compression import LONGEST_SIGNATURE
+from any2ds.core.compression import kind_of as compression_of
 from any2ds.core.errors import Any2dsError, DamagedShard, UsageError, error_text
 from any2ds.load.beside import ShardWithTable, TableColumns
 from any2ds.load.copies import ShardCopies
@@ -155,7 +157,16 @@ class OpenShards:
         if writer.shard is None:
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
         data = self.data(shard)
-        own = writer.shard(data, self._columns.data_fields)
+        try:
+            own = writer.shard(data, self._columns.data_fields)
+        except DamagedShard:
+            start = data.read(0, min(data.size, LONGEST_SIGNATURE)) if data.size else b""
+            if compression := compression_of(start):
+                raise DamagedShard(
+                    f"it is compressed ({compression}), so no sample can be had by itself: unpack it, such as by "
+                    f"gunzip < {data.name} > unpacked.tar"
+                ) from None
+            raise
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(own, SpanShard) else _MOST_HEAVY
         opened = ShardWithTable(own, self._columns, self._shards, shard) if self._columns.names else own
         self._open[shard] = opened

@@ -138,6 +138,11 @@ def test_a_shard_in_the_place_of_another(
     for options in ({}, {"check": True}, {"where": "key = '000010'"}):
         with pytest.raises(DamagedShard, match=right.replace("00001", "0000[01]")):
             list(any2ds.load(folder, columns=columns, **options))
+    if output_format in ("tfrecord", "arrayrecord") and columns is None:  # whose nulls are those of the metadata
+        exchange(data_of(folder, 0), data_of(folder, 1))
+        exchange(folder / "00000.parquet", folder / "00001.parquet")
+        with pytest.raises(DamagedShard, match=r"00000\.parquet has the key '00001.*table of another shard"):
+            any2ds.load(folder)[0]
 
 
 @pytest.mark.parametrize("output_format", FORMATS)

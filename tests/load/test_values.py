@@ -12,14 +12,14 @@ from hypothesis import given
 
 import any2ds
 from any2ds.testing.server import Server
-from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, web_of_rows
+from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, rows_of, web_of_rows
 
 WAYS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "by number": lambda ds: [ds[n] for n in range(len(ds))],
     "by a list": lambda ds: ds[[3, 2, 1, 0]][::-1],
     "iteration": list,
     "stream": lambda ds: list(ds.stream()),
-    "to_arrow": lambda ds: pa.table(ds).to_pylist(),
+    "to_arrow": lambda ds: rows_of(pa.table(ds)),
 }
 
 
@@ -34,11 +34,14 @@ def server() -> Iterator[Server]:
 @given(columns=TABLES)
 def test_every_value_comes_back(output_format: str, columns: dict[str, list[Any]], server: Server) -> None:
     with dataset_of(columns, output_format, server) as (folder, table):
-        ds, stored = any2ds.load(folder), table.to_pylist()
+        ds, stored = any2ds.load(folder), rows_of(table)
         assert {name: ds.features[name] for name in COLUMNS} == {name: type for name, (type, _) in COLUMNS.items()}
         for way, read in WAYS.items():
             found = read(ds)
             for name in COLUMNS:
                 assert is_same([row[name] for row in found], [row[name] for row in stored]), (way, name)
+        some = next((row["hour"] for row in stored if row["hour"] is not None), None)
+        at_hour = any2ds.load(folder, where=f"hour = '{some or '00:00:00'}'", columns=["hour"])
+        assert [row["hour"] for row in at_hour] == [row["hour"] for row in stored if row["hour"] == some and some]
         few = any2ds.load(folder, columns=["text", "float64"])
         assert is_same(list(few), [{"text": row["text"], "float64": row["float64"]} for row in stored])

@@ -1,5 +1,6 @@
 """What training asks of `any2ds.load`: damaged samples are left out, nulls filled, batches made; other tools' tars."""
 
+import gzip
 import io
 import logging
 import pickle
@@ -71,9 +72,14 @@ class TestTarsOfOtherTools:
         with pytest.raises(any2ds.UsageError, match="'jpg'"):
             any2ds.load(tars, columns=["jpg"])
 
-    def test_a_tar_that_cannot_be_read_is_left_out(self, tars: Path, caplog: pytest.LogCaptureFixture) -> None:
-        (tars / "001.tar").write_bytes(b"Z" * 5000)
-        with pytest.raises(any2ds.RunError, match=r"001\.tar"):
+    @pytest.mark.parametrize(
+        ("content", "message"), [(b"Z" * 5000, r"001\.tar"), (gzip.compress(bytes(5000)), r"gunzip < 001\.tar")]
+    )
+    def test_a_tar_that_cannot_be_read_is_left_out(
+        self, content: bytes, message: str, tars: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tars / "001.tar").write_bytes(content)
+        with pytest.raises(any2ds.RunError, match=message):
             any2ds.load(tars)
         with caplog.at_level(logging.WARNING):
             ds = any2ds.load(tars, on_error="skip")

@@ -14,7 +14,7 @@ from PIL import Image
 import any2ds
 from any2ds import download
 from any2ds.testing.server import Server
-from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, web_of_rows
+from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, rows_of, web_of_rows
 
 
 def pixels(image: Any) -> bytes:
@@ -89,8 +89,8 @@ def test_categories_are_class_labels(server: Server, tmp_path: Path, monkeypatch
 @given(columns=TABLES)
 def test_every_value_comes_back(output_format: str, columns: dict[str, list[Any]]) -> None:
     with web_of_rows() as server, dataset_of(columns, output_format, server) as (folder, table):
-        ds, stored = any2ds.load(folder), table.to_pylist()
-        for streaming in (False, True):
+        ds = any2ds.load(folder)
+        for streaming, stored in ((False, table.to_pylist()), (True, rows_of(table))):
             found = list(ds.to_hf(streaming=streaming))
             for name in COLUMNS:
                 assert is_same([row[name] for row in found], [row[name] for row in stored]), (streaming, name)

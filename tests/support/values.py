@@ -33,7 +33,7 @@ PLAIN: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "blob": (pa.binary(), st.binary(max_size=5)),
     "moment": (pa.timestamp("us"), st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))),
     "day": (pa.date32(), st.dates(date(1, 1, 1), date(9999, 12, 31))),
-    "hour": (pa.time64("us"), st.times()),
+    "hour": (pa.time64("ns"), st.integers(0, 86_400 * 10**9 - 1)),
     "amount": (pa.decimal128(9, 2), st.decimals(Decimal(-1000), Decimal(1000), places=2)),
 }
 LISTED = ("float32", "float64", "uint64", "int64", "bool", "text", "blob")
@@ -78,6 +78,15 @@ def dataset_of(columns: dict[str, list[Any]], output_format: str, server: Server
             quiet=True,
         )
         yield f"{folder}/made", table
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows with exact values: times of the day with nanoseconds, which Python has not, are texts."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row, text in zip(rows, table["hour"].cast(pa.string()).to_pylist(), strict=True):
+        if text is not None and not text.endswith("000"):
+            row["hour"] = text
+    return rows
 
 
 def is_same(value: Any, stored: Any) -> bool:

@@ -134,7 +134,7 @@ def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
         return found
     expected = expected.at(folder)
     names = names_in(folder)
-    if missing := expected.file_names() - names:
+    if missing := expected.file_names() - names - _without_files(folder, expected):
         found.append(f"missing: {', '.join(sorted(missing))}")
     if left := names - expected.file_names() - {"report.html"}:
         found.append(f"left over: {', '.join(sorted(left))}")
@@ -144,6 +144,14 @@ def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
     if not found and expected.output_format == "webdataset":
         found += _said("webdataset", lambda: _check_with_webdataset(folder, expected))
     return found
+
+
+def _without_files(folder: Path, expected: Expected) -> set[str]:
+    """The folders of shards that store no file: a store has no empty folders."""
+    if expected.output_format != "files":
+        return set()
+    stats = {f"{shard:05d}": folder / f"{shard:05d}_stats.json" for shard in expected.of_shards}
+    return {name for name, path in stats.items() if path.exists() and not json.loads(path.read_bytes())["samples"]}
 
 
 def _check_list(folder: Path, expected: Expected) -> None:

@@ -85,7 +85,8 @@ def mutations(path: Path) -> Iterator[Mutation]:
         for target, text in _changes(node):
             start = starts[target.lineno - 1] + target.col_offset
             end = starts[(target.end_lineno or target.lineno) - 1] + (target.end_col_offset or 0)
-            yield Mutation(path, target.lineno, start, end, source[start:end].decode(), text, function)
+            if (before := source[start:end].decode()) != text:
+                yield Mutation(path, target.lineno, start, end, before, text, function)
 
 
 def _executed(node: ast.AST, function: int) -> Iterator[tuple[ast.AST, int]]:

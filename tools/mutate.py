@@ -85,7 +85,8 @@ def mutations(path: Path) -> Iterator[Mutation]:
         for target, text in _changes(node):
             start = starts[target.lineno - 1] + target.col_offset
             end = starts[(target.end_lineno or target.lineno) - 1] + (target.end_col_offset or 0)
-            yield Mutation(path, target.lineno, start, end, source[start:end].decode(), text, function)
+            if (before := source[start:end].decode()) != text:
+                yield Mutation(path, target.lineno, start, end, before, text, function)
 
 
 def _executed(node: ast.AST, function: int) -> Iterator[tuple[ast.AST, int]]:
@@ -151,9 +152,17 @@ class Played:
     functions: frozenset[tuple[str, int]]  # file relative to the project, first line
 
 
+_failed: set[str] = set()  # node ids
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Any:
-    """Writes down the functions of the product that a test calls, where this file is a plugin."""
+    """Writes down the functions of the product that a test calls if it passes, where this file is a plugin."""
     codes: dict[int, CodeType] = {}
 
     def profile(frame: Any, event: str, _: object) -> None:
@@ -171,16 +180,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
         root = f"{Path.cwd()}{os.sep}"
         names = {(code.co_filename.removeprefix(root), code.co_firstlineno) for code in codes.values()}
         functions = sorted(found for found in names if found[0].startswith("any2ds"))
-        with Path(os.environ[_RECORD]).open("a") as file:
-            print(json.dumps([item.nodeid, time.monotonic() - started, functions]), file=file)
+        if item.nodeid not in _failed:
+            with Path(os.environ[_RECORD]).open("a") as file:
+                print(json.dumps([item.nodeid, time.monotonic() - started, functions]), file=file)
 
 
 def _record(copy: Path, tests: Sequence[str], processes: int) -> list[Played]:
-    """What each test calls, the quickest test first. Raises SystemExit if one fails."""
+    """What each test calls that passes without a change, the quickest test first."""
     record = copy.parent / "calls"
     environment = {**os.environ, _RECORD: str(record), "PYTHONPATH": f"{copy}{os.pathsep}{ROOT / 'tools'}"}
-    if subprocess.run(_pytest(["-p", "mutate", *tests], processes), cwd=copy, env=environment).returncode:
-        raise SystemExit("the tests fail without a change")
+    record.touch()
+    subprocess.run(_pytest(["-p", "mutate", *tests], processes), cwd=copy, env=environment)
     found = [json.loads(line) for line in record.read_text().splitlines()]
     played = [Played(name, seconds, frozenset(map(tuple, functions))) for name, seconds, functions in found]
     return sorted(played, key=lambda test: test.seconds)
@@ -201,7 +211,7 @@ def _callers(mutation: Mutation, played: Sequence[Played], most: float) -> list[
 
 def _pytest(arguments: Sequence[str], processes: int) -> list[str]:
     side_by_side = ["-n", str(processes)] if processes > 1 else []
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not slow"]
     return [sys.executable, "-m", "pytest", *options, *side_by_side, *arguments]
 
 
@@ -254,7 +264,7 @@ def _is_caught(mutation: Mutation, copy: Path, tests: Sequence[Played], processe
     file = copy / mutation.path
     original = file.read_bytes()
     file.write_bytes(mutation.apply(original))
-    command = _pytest([test.name for test in tests], processes)
+    command = _pytest(["-x", *(test.name for test in tests)], processes)
     limit = 3 * sum(test.seconds for test in tests) + _SLACK
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     with subprocess.Popen(

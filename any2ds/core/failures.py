@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Stage = Literal["read", "fetch", "transform", "write"]
 SUCCESS = "success"
@@ -33,8 +33,7 @@ STEP_CODES = frozenset({
 """Codes of rows that were downloaded, and failed in a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailureCode:
+class FailureCode(NamedTuple):
     transient: bool  # whether another attempt can help
     meaning: str  # one sentence for the person who reads the report
     advice: str  # one sentence: what that person can do, with the option to do it by

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -15,8 +15,7 @@ from any2ds.core.errors import InputError, MissingColumns
 from any2ds.readers.paths import NUMBER
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A column of the dataset that comes from the list."""
 
     name: str
@@ -56,8 +55,7 @@ class Wanted:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """How a list is written, as far as the options say it; None: as its format and its first rows do."""
 
     separator: str | None = None  # between values; with a blank behind it, values may have blanks in front

@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -30,8 +30,7 @@ _POINTER = b"version https://git-lfs"
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<error", b"<head", b"<body")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
+class _Fault(NamedTuple):
     """Why a file cannot be read."""
 
     file: File

@@ -7,8 +7,8 @@ A column whose name is the text of a path is that column.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 EACH = "[]"
 NUMBER = "[#]"
@@ -21,8 +21,7 @@ Step = str | int
 """The key of an object, or the place in a list, from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """The place of a value in a row; or in each element of a list, where `element` is not None."""
 
     root: str  # name of the column

@@ -11,8 +11,8 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +31,7 @@ _SMALL_ROWS = 1_000_000
 _SMALL_BYTES = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(NamedTuple):
     """A part of a file that can be read by itself."""
 
     file: int  # number of the file in the list

@@ -398,10 +398,3 @@ def test_ftp_rows_are_read() -> None:
     assert outcome.code_of["a.txt"] == "success"
     assert outcome.code_of["absent.txt"] == "not_found"
     assert not any("secret" in str(row) for row in outcome.metadata)
-
-
-def test_codes_are_explained() -> None:
-    outcome = Play().run("help", "http_503")
-    assert outcome.exit_code == 0
-    assert "retry" in outcome.screen
-    assert Play().run("help", "codes").screen.count("\n") > 50

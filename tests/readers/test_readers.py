@@ -174,18 +174,6 @@ class TestSeparated:
         assert error.where == f"row {before + 2}"
         assert "for 3 columns" in error.reason
 
-    @pytest.mark.parametrize("before", [2, 300_000])
-    def test_a_value_of_another_type_ends_the_list_there(self, format: str, mark: str, before: int) -> None:
-        good = [f"http://a/{i}|c|{i}" for i in range(before)]
-        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.int64()}) if before == 2 else None
-        data = self.table(mark, "url|caption|n", *good, "http://a/x|c|many", *good)
-        rows, error = until_broken(format, data, self.COLUMNS, schema)
-        assert [row["n"] for row in rows] == list(range(before))
-        assert error.where == f"row {before + 2}"
-        assert error.reason == (
-            "column 'n': 'many' is not int64, the type of the first rows; --column_types=n:string declares another"
-        )
-
     @pytest.mark.parametrize("after", [0, 5, 400_000])
     def test_a_quote_that_is_never_closed(self, format: str, mark: str, after: int) -> None:
         lines = ["http://a/3|c"] * after

@@ -525,11 +525,6 @@ class TestColumnsLeftOut:
 
 
 class TestCannotStart:
-    @pytest.mark.parametrize("name", ["absent.txt", "absent/*.txt", "absent/"])
-    def test_nothing_there(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(InputError, match="absent"):
-            Source(InputOptions(url_list=f"{tmp_path}/{name}"))
-
     @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
     def test_a_web_server_that_is_not_there(self, name: str) -> None:
         with pytest.raises(InputError, match=r"cannot be opened: Cannot connect to host 127\.0\.0\.1:1 "):
@@ -727,18 +722,3 @@ class TestBreaksOff:
         if suffix == "gz":
             text = zlib.decompressobj(31).decompress(broken)
             assert len(found) == text.count(b"http") - (format != "json" or not text.endswith(b"}"))
-
-    def test_rows_before_damaged_bytes_in_a_gzip(self, tmp_path: Path) -> None:
-        many = [f"http://example.com/{i * 7919 % 100_003}.jpg" for i in range(60_000)]
-        data = bytearray(gzip.compress(content("txt", many)))
-        data[len(data) // 2] ^= 0xFF
-        found, error = until_broken(put(tmp_path / "a.txt.gz", bytes(data)))
-        assert 20_000 < len(found) <= 60_000
-        assert found[:20_000] == many[:20_000]
-        assert error.__cause__ is not None
-
-    def test_the_types_of_the_first_file_bind_the_later(self, tmp_path: Path) -> None:
-        paths = [put(tmp_path / "a.csv", "url,n\nu,1\n"), put(tmp_path / "b.csv", "url,n\nv,2\nw,x\n")]
-        found, error = until_broken(paths, save_additional_columns=("n",))
-        assert found == ["u", "v"]
-        assert (error.path, error.where) == (paths[1], "row 3")

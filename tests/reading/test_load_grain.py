@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import grain
-import numpy as np
 import pytest
 
 import any2ds
@@ -253,49 +252,6 @@ class TestGoingOn:
         assert sorted(wanted) == sorted(ds.keys)
 
 
-class TestMixing:
-    def test_weights(self, dataset: Made) -> None:
-        dataset("webdataset")
-        parts = [shuffled(opened(where=f"label = {label}"), seed=label).repeat() for label in (0, 1)]
-        mixed = grain.MapDataset.mix(parts, weights=[0.75, 0.25])
-        assert Counter(mixed[n]["label"] for n in range(400)) == {0: 300, 1: 100}
-
-    def test_without_repeating_the_shortest_ends_it(self, dataset: Made) -> None:
-        dataset("webdataset")
-        parts = [grain.MapDataset.source(opened(split=split)) for split in ("train[:12]", "train[12:16]")]
-        mixed = grain.MapDataset.mix(parts, weights=[1, 1])
-        assert len(mixed) == 8
-        assert len(set(keys(mixed))) == 8
-
-    def test_weights_after_filters(self, dataset: Made) -> None:
-        made = dataset("webdataset")
-        ds = opened()
-        parts = [
-            grain.MapDataset.source(ds)
-            .seed(label)
-            .shuffle()
-            .filter(lambda sample, label=label: sample["label"] == label)
-            .repeat()
-            .to_iter_dataset(ds.read_options())
-            for label in (0, 2)
-        ]
-        mixed = iter(grain.IterDataset.mix(parts, weights=[2, 1]))
-        found = [next(mixed) for _ in range(60)]
-        assert Counter(sample["label"] for sample in found) == {0: 40, 2: 20}
-        assert all(sample["data"] == made.files[sample["key"]] for sample in found)
-
-    def test_a_mixture_goes_on_in_the_middle(self, dataset: Made) -> None:
-        dataset("webdataset")
-        ds = opened()
-
-        def new() -> Any:
-            parts = [shuffled(ds, seed).to_iter_dataset(ds.read_options()) for seed in (1, 2)]
-            return grain.IterDataset.mix(parts, weights=[2, 1])
-
-        wanted, found = resumed(new, 10)
-        assert found == wanted
-
-
 def hierarchically(ds: Any, seed: int = 1) -> Any:
     """Shards in another order, of which some are read in turn, and samples shuffled in a window."""
     shards = grain.MapDataset.source(ds.shards).seed(seed).shuffle()
@@ -359,41 +315,6 @@ class TestReadingAhead:
         options = any2ds.load("memory://grain").read_options(num_workers=workers)
         assert (options.num_threads, options.prefetch_buffer_size) == (threads, 2 * threads)
 
-    def test_a_thread_that_prefetches(self, dataset: Made) -> None:
-        dataset("webdataset")
-        ds = opened()
-        wanted = keys(shuffled(ds))
-        samples = shuffled(ds).to_iter_dataset(ds.read_options(num_workers=1))
-        assert keys(grain.experimental.ThreadPrefetchIterDataset(samples, prefetch_buffer_size=3)) == wanted
-        assert resumed(lambda: grain.experimental.ThreadPrefetchIterDataset(samples, prefetch_buffer_size=3), 5) == (
-            wanted,
-            wanted,
-        )
-
-    def test_threads_that_prefetch(self, dataset: Made) -> None:
-        dataset("webdataset")
-        ds = opened()
-        samples = shuffled(ds).to_iter_dataset(ds.read_options(num_workers=2))
-        several = grain.experimental.multithread_prefetch(samples, num_threads=2, buffer_size=4)
-        assert keys(several) == keys(shuffled(ds))
-
-    def test_tuned_options(self, dataset: Made) -> None:
-        made = dataset("webdataset")
-        ds = opened()
-        samples = shuffled(ds).to_iter_dataset(ds.read_options(num_workers=1))
-        tuned = grain.experimental.pick_performance_config(
-            ds=samples, ram_budget_mb=64, max_workers=2, max_buffer_size=8
-        )
-        assert tuned.multiprocessing_options.num_workers == 2
-        assert tuned.read_options.prefetch_buffer_size == 8
-        assert sorted(keys(samples.mp_prefetch(tuned.multiprocessing_options))) == sorted(made.files)
-        by_number = shuffled(ds)
-        tuned = grain.experimental.pick_performance_config(
-            ds=by_number, ram_budget_mb=64, max_workers=None, max_buffer_size=8
-        )
-        assert tuned.read_options.num_threads > 0
-        assert keys(by_number.to_iter_dataset(tuned.read_options)) == keys(samples)
-
     def test_a_process_that_ends_in_the_middle_says_nothing(self, dataset: Made) -> None:
         dataset("webdataset")
         code = (
@@ -423,20 +344,6 @@ class TestDataLoader:
     def test_it_is_a_source_as_grain_declares_it(self, dataset: Made) -> None:
         dataset("webdataset")
         assert isinstance(opened(), grain.sources.RandomAccessDataSource)
-
-    def test_an_index_sampler(self, dataset: Made) -> None:
-        made = dataset("webdataset")
-        found = keys(loader(opened()))
-        assert sorted(found) == sorted(made.files)
-        assert found == keys(loader(opened())) != sorted(found)
-
-    def test_a_sequential_sampler_and_batches(self, dataset: Made) -> None:
-        made = dataset("webdataset")
-        ds = opened(columns=["key", "label"])
-        sampler = grain.samplers.SequentialSampler(num_records=len(ds), shard_options=grain.sharding.NoSharding())
-        batches = grain.DataLoader(data_source=ds, sampler=sampler, operations=[grain.transforms.Batch(6)])
-        found = [label for batch in batches for label in np.asarray(batch["label"]).tolist()]
-        assert found == [made.labels[key] for key in made.files]
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_it_goes_on_in_the_middle(self, workers: int, dataset: Made) -> None:

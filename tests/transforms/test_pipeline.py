@@ -19,7 +19,7 @@ import any2ds
 from any2ds import Sample
 from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import BrokenStep, DiskFull
+from any2ds.core.errors import DiskFull
 from any2ds.core.processes.resources import cores
 from any2ds.core.rows import Row
 from any2ds.core.samples import release
@@ -123,16 +123,6 @@ def test_rows_come_back_in_any_order_and_a_slow_one_holds_up_no_other(buffer: Bu
     transforming.close()
 
 
-def test_files_that_wait_on_disk_go_through_steps_as_well(buffer: Buffer) -> None:
-    data = os.urandom(3 * MIB)
-    transforming = new([lambda sample: sample if sample.data == data else None])
-    submit(transforming, buffer, [data])
-    transforming._waiting[0].sample.body.spill()  # type: ignore[union-attr]
-    ((sample,),) = finish(transforming)
-    assert sample.data == data
-    transforming.close()
-
-
 # --- archives ---
 
 
@@ -186,19 +176,6 @@ class Batches:
     def __call__(self, samples: list[Sample]) -> Any:
         self.sizes.append(len(samples))
         return self._then(samples)
-
-
-def test_a_batch_waits_until_it_is_full_and_the_last_one_until_nothing_more_comes(buffer: Buffer) -> None:
-    step = Batches(4)
-    transforming = new([step])
-    submit(transforming, buffer, [b"x"] * 10)
-    done = 0
-    while done < 8:
-        done += sum(1 for _ in transforming.turn(seconds=1))
-    assert step.sizes == [4, 4]
-    assert len(finish(transforming)) == 2
-    assert step.sizes == [4, 4, 2]
-    transforming.close()
 
 
 def test_a_batch_does_not_wait_for_ever_while_nothing_comes(buffer: Buffer) -> None:
@@ -328,24 +305,6 @@ def test_a_file_that_cannot_be_looked_at_costs_its_row_alone(buffer: Buffer) -> 
     assert sample.failure is not None
     assert (sample.failure.code, sample.failure.detail) == ("transform_error", "OSError: the disk has lost it")
     transforming.close()
-
-
-def test_a_model_that_never_loads_ends_the_run(buffer: Buffer) -> None:
-    never = threading.Event()
-
-    class Loads:
-        def __init__(self) -> None:
-            never.wait()
-
-        def __call__(self, sample: Sample) -> Sample:
-            return sample
-
-    transforming = new([Loads], timeout=0.2)
-    submit(transforming, buffer, [b"x"] * 2)
-    with pytest.raises(BrokenStep, match=r"Loads was not ready within 0.2 s \(--transform_timeout\)"):
-        finish(transforming)
-    transforming.close()
-    never.set()
 
 
 def test_each_sample_of_a_row_has_the_whole_time(buffer: Buffer) -> None:

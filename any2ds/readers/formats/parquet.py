@@ -125,7 +125,7 @@ class RowGroups:
             raise failure
 
     def _chunks(self, number: int) -> list[pq.ColumnChunkMetaData]:
-        """What the footer says of the columns in a row group."""
+        """The figures in the footer of the columns of a row group."""
         # A damaged footer ends the process in `RowGroupMetaData.column`, where C++ raises what Cython does not expect;
         # a reader looks at the same figures before its first byte, and its exceptions are Python's.
         try:

@@ -20,7 +20,7 @@ from any2ds.core.histogram import PER_DOUBLING, Histogram
 from any2ds.core.processes import resources
 from any2ds.estimate.facts import Sample, SampledRow, Survey
 from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, SILENCE, TIMEOUTS
-from any2ds.fetch.policy.limiter import FIRST, step_seconds
+from any2ds.fetch.policy.limiter import FIRST
 from any2ds.fetch.policy.schedule import FIRST_BACKOFF, MAX_BACKOFF, late_after, spare_transfers
 from any2ds.fetch.profiles import Profiles
 from any2ds.worker.worker import ROWS_PER_PROCESS
@@ -126,15 +126,11 @@ def backoffs(attempts: int) -> float:
 
 
 def warm_up(mean: float, transfers: float, ceiling: int) -> tuple[float, float, int]:
-    """With thread_count=auto: seconds in which the number of transfers in flight triples, how many transfers end
-    meanwhile, and how many are in flight then; `mean` are the seconds of one."""
-    size, seconds, ended = FIRST, 0.0, 0.0
-    while size < ceiling:
-        step = sum(step_seconds(mean, size, is_starting=True))
-        if ended + size / mean * step >= transfers:
-            break
-        ended += size / mean * step
-        seconds, size = seconds + step, 3 * size
+    """With thread_count=auto: seconds in which the number of transfers in flight doubles in each time of one (`mean`),
+    how many transfers end meanwhile, and how many are in flight then."""
+    size, seconds, ended = FIRST, 0.0, 0
+    while size < ceiling and ended + size < transfers:
+        size, seconds, ended = 2 * size, seconds + mean, ended + size
     return seconds, ended, min(size, ceiling)
 
 

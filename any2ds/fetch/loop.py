@@ -66,9 +66,11 @@ class Loop:
                 self._follow(self._limiter)
             self.activity += schedule.shared_until > clock.now()
             begun, done = self._begin(clock.now())
-            if self._limiter is not None:
-                self._limiter.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
-            busy = done or begun == _STARTS_PER_TURN
+            busy = bool(done or begun == _STARTS_PER_TURN)
+            if (limiter := self._limiter) is not None:
+                size = limiter.size
+                limiter.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
+                busy = busy or limiter.size > size  # more can be started at once
             # A row that is due but may not start would let it turn without end.
             is_held = breaker.holding or self._buffer.full
             wait = HEARTBEAT if is_held else schedule.wait(clock.now())

@@ -20,6 +20,7 @@ from any2ds.estimate.advice import advise
 from any2ds.estimate.facts import Sample, SampledRow, Survey, Transfer
 from any2ds.estimate.model import Model, weights_of, wilson
 from any2ds.fetch.policy.hosts import Attempt, HostPolicy
+from any2ds.fetch.policy.limiter import Limiter
 from any2ds.fetch.policy.schedule import Schedule, limits_of
 
 FAST_LINE = 10**10
@@ -97,16 +98,26 @@ def fetched(hosts: Sequence[int], answer: Answers, **options: Any) -> tuple[floa
     schedule = Schedule(limits_of(fetch, fetch.most_transfers), policy, random.Random(4))
     schedule.fresh.extend(Row(0, n, str(host), f"http://o{host}/{n}") for n, host in enumerate(hosts))
     now, rows, answered = 0.0, list[Fetched](), list[float]()
+    limiter = Limiter(schedule.slots) if fetch.thread_count == "auto" else None
     ends: list[tuple[float, int, Attempt, Any]] = []
     while not schedule.idle:
+        schedule.slots = limiter.size if limiter else schedule.slots
         while attempt := schedule.next(now):
             code, takes = answer(int(attempt.row.key), chance)
             outcome = Payload(BODY, None, 200, None, takes) if code == "success" else Failure("fetch", code)
             heapq.heappush(ends, (now + takes, chance.getrandbits(62), attempt, outcome))
+            if limiter:
+                attempt.step = limiter.step
+                attempt.step.started += 1
+        if limiter:
+            limiter.turn(now, schedule.in_flight, 0, schedule.spared)
         rows += schedule.given_up()
-        now = min(ends[0][0] if ends else math.inf, now + max(1e-3, schedule.wait(now)))
+        wait = 0.0 if limiter and limiter.size > schedule.slots else schedule.wait(now)
+        now = min(ends[0][0] if ends else math.inf, now + max(1e-3, wait))
         while ends and ends[0][0] <= now:
             _, _, attempt, outcome = heapq.heappop(ends)
+            if limiter and attempt.step:
+                limiter.ended(attempt.step, outcome)
             answered += [outcome.seconds] if isinstance(outcome, Payload) else []
             rows += filter(None, [schedule.finish(attempt, outcome, now)])
     codes = [(row, "success" if isinstance(row.outcome, Payload) else row.outcome.code) for row in rows]
@@ -138,6 +149,8 @@ def uneven_hosts(host: int, chance: random.Random) -> tuple[str, float]:
     ("answer", "options", "limit"),
     [
         (even, {"thread_count": 50}, "latency"),
+        (even, {"thread_count": "auto"}, "latency"),
+        (mixture, {"thread_count": "auto", "timeout": 5}, "latency"),
         (even, {"max_per_host": 1}, "hosts"),
         (even, {"host_delay": 0.5}, "hosts"),
         (silent_hosts, {"thread_count": 40, "timeout": 4}, "timeouts"),

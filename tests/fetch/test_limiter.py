@@ -95,8 +95,10 @@ class Play:
                     if takes >= 10.0:
                         takes, outcome = 10.0, TIMEOUT
                 heapq.heappush(landing, (now + takes, next(order), step, outcome, not (hangs or outcome is MISSING)))
+            before = self.limiter.size
             self.limiter.turn(now, len(landing), received)
-            now = now + 0.0005 if begun == 32 else max(now + 0.001, min(landing[0][0] if landing else now, now + 0.1))
+            later = max(now + 0.001, min(landing[0][0] if landing else now, now + 0.1))
+            now = now + 0.0005 if begun == 32 or self.limiter.size > before else later
             while landing and landing[0][0] <= now:
                 _, _, step, outcome, served = heapq.heappop(landing)
                 at_server -= served
@@ -135,7 +137,9 @@ def test_latency_is_covered_up_to_what_the_server_does_per_second(seed: int, spr
 
 @pytest.mark.parametrize("latency", [0.05, 0.3, 0.5, 1.0])
 def test_answers_that_all_take_the_same_time_raise_the_window_too(latency: float) -> None:
-    assert Play(queue(lambda now: latency), 60, ceiling=1000).size(50) > 800
+    play = Play(queue(lambda now: latency), 60, ceiling=1000)
+    assert play.size(50) > 800
+    assert next(number for number, second in enumerate(play.seconds) if second.size == 1000) <= 2 + 6 * latency
 
 
 @seeds
@@ -145,7 +149,7 @@ def test_what_makes_a_server_fail_is_found_and_kept_away_from(seed: int, failure
     assert play.rate(10) > 350  # of 500
     assert play.size(10) <= 50
     assert sum(second.lost for second in play.seconds) == 0
-    assert sum(second.bad for second in play.seconds) < 0.01 * sum(second.good for second in play.seconds)
+    assert sum(second.bad for second in play.seconds) < 0.015 * sum(second.good for second in play.seconds)
 
 
 @seeds
@@ -235,7 +239,7 @@ def test_never_so_few_that_nothing_can_be_learned() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 10, 100])
 def test_the_last_rows_teach_nothing(rows: int) -> None:
     play = Play(queue(lambda now: 0.5), 1000, rows=rows)
-    assert play.limiter.size <= 3 * FIRST
+    assert play.limiter.size <= 4 * FIRST
 
 
 def test_a_window_that_others_keep_from_being_full_does_not_grow_with_what_is_in_flight() -> None:

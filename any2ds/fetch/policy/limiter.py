@@ -1,9 +1,11 @@
 """The number of transfers in flight with thread_count=auto: as many as raise goodput, found by trying.
 
-A *step* is the time in which so many transfers may be in flight. Each tries more or fewer than the best size so far,
-and what raises goodput (answers and bytes per second) enough becomes the best: the stride grows with success, and after
-a failure it is halved and turned round. So the size triples at first, and on a plateau goes back to where that begins.
-A step that was not full proves nothing: something else is the limit, the processor, the hosts or the end of the list.
+A *step* is the time in which so many transfers may be in flight. At first each step doubles the size, and ends when
+three quarters of its places have brought an answer, which takes about one round trip. The first step that does not
+bring enough more goodput (answers and bytes per second) ends this start. From then on steps try a little more or fewer
+than the best size: the stride grows with success, and after a failure it is halved and turned round. Such a step counts
+answers only when those of the size before have come. A step that was not full proves nothing: something else is the
+limit, the processor, the hosts or the end of the list.
 
 Each transfer counts for the step in which it began. When that has lost more transfers than is usual, by failures or
 because they hang, its size did *harm*: this size is not tried again for a while, which doubles each time.
@@ -24,27 +26,18 @@ MAX_CROWDED = 3  # attempts of one row that do not count because too many were i
 _WORTH = 0.2
 _LEAST_STRIDE, _MOST_STRIDE = 0.2, math.log(3)  # of the logarithm of the size
 _BYTES = 65536  # that are as good as another answer
-_SETTLE = (0.02, 3.0)  # seconds, at least and at most, until a change of size shows in the answers
-_MEASURE = (0.25, 4.0)  # seconds
-_ANSWERS = 100  # that a step should see
+_ANSWERS = 100  # that a step after the start should see
+_SHORTEST, _LONGEST = 0.25, 4.0  # seconds of counting answers
 _FULL = 0.25  # of the time, at least, for a step to measure its size; answers come in bursts
-_FIRST_LATENCY = 0.2  # seconds, a guess until something has been answered
 _LOSS, _PROVEN_LOSS = 0.05, 0.35  # share of lost transfers beyond the usual that is harm; at a size that did none
 _SURE = 3.5  # standard deviations
 _DOUBT = 2.0  # standard deviations, for a failure to be excused
 _CAP, _AFTER_HARM = 0.8, 0.6  # of the size that did harm: what is tried at most, and at first
 _HOLD = (4.0, 160.0)  # seconds for which no more is tried, doubling each time
 _REMEMBERED = 20.0  # seconds after that in which harm is harm again
-_LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not expected any more
+_LATE = 5.0  # mean latencies after which an answer is not expected any more; a second at least
 _HOPELESS = 2.5  # times that without any answer, after which the size is to blame
 _TICK = 0.1  # seconds between two looks at the steps before
-
-
-def step_seconds(latency: float, size: int, is_starting: bool) -> tuple[float, float]:
-    """Seconds until a size shows in the answers, and seconds of measuring that follow."""
-    # Whole latencies: answers often come in waves, and each step should see as many of them.
-    waves = math.ceil(max(1.0, _MEASURE[0] / latency, _ANSWERS / size) / (2 if is_starting else 1))
-    return min(max(1.1 * latency, _SETTLE[0]), _SETTLE[1]), min(waves * latency, _MEASURE[1])
 
 
 class Step:
@@ -73,8 +66,9 @@ class Limiter:
         self._ceiling = max(1, ceiling)
         self._best = min(FIRST, self._ceiling)
         self._best_goodput = 0.0  # 0: not measured
+        self._is_starting = True
         self._stride, self._is_up = math.log(2), True
-        self._latency = 0.0  # mean seconds of an answer; 0 while there is none
+        self._latency = 0.2  # mean seconds of an answer; a guess at first
         self._losses, self._usual_loss = 0, 0.0  # how many shares of lost transfers are known, and their mean of late
         self._proven = self._best  # the largest size without harm
         self._cap, self._cap_until, self._hold = math.inf, -math.inf, _HOLD[0]
@@ -84,10 +78,6 @@ class Limiter:
         self._outcomes = 0
         self._before: list[Step] = []  # with transfers in flight
         self._spare = 0  # places for transfers that hang
-        self._from = self._until = now  # when the answers of the step begin to come, and when they are enough
-        self._measured_from: float | None = None  # what follows counts from then on
-        self._answers, self._seconds, self._received = 0, 0.0, 0
-        self._full = 0.0  # seconds without a free place
         self.step = Step(0, now)
         self._begin(now, self._best)
 
@@ -108,7 +98,7 @@ class Limiter:
     def excuses(self, step: Step, failure: Failure) -> bool:
         """Whether too many transfers in flight likely caused a failure, which `ended` has counted already. A timeout
         takes too long to repeat on a suspicion."""
-        if step.size <= self._proven or not failure.transient or not self._latency:
+        if step.size <= self._proven or not failure.transient or not self._losses:
             return False
         expected = self._usual_loss * step.started
         is_suspect = failure.code not in TIMEOUTS and step.failed > expected + _DOUBT * math.sqrt(expected)
@@ -129,62 +119,75 @@ class Limiter:
             self._cap_until = now + self._hold  # counts from when there are answers again
         elif silence > _HOPELESS * self._late or (self._losses and self._is_loss(step, step.failed)):
             self._harm(step.size, now)
-        elif silence > _LATE[1] * (self._latency or _FIRST_LATENCY) + _MEASURE[0] and step.began <= self._heard:
+        elif silence > _LATE * self._latency + _SHORTEST and step.began <= self._heard:
             self._is_up = True  # files that hang may have taken all places
             self._begin(now, self._best)
-        elif now >= self._from:
-            if self._measured_from is None:
-                self._measured_from, self._received, passed = now, received, 0.0
-                self._answers, self._seconds = 0, 0.0
+        else:
             self._full += passed * is_full
-            is_enough = now >= self._until and (2 * self._answers >= step.size or now >= self._from + _MEASURE[1])
-            if is_enough and (self._answers or received > self._received):
-                self._end(now, received)
+            self._look_at_round(now, received)
 
     @property
     def _late(self) -> float:
         """Seconds after which an answer is not expected any more."""
-        return max(_LATE[0], _LATE[1] * self._latency)
+        return max(1.0, _LATE * self._latency)
 
     def _begin(self, now: float, size: int) -> None:
-        self.step.ended = now
         self._before.append(self.step)
+        self.step.ended = now
         self.step = Step(size, now)
-        settle, seconds = step_seconds(self._latency or _FIRST_LATENCY, size, self._stride > 0.5)
-        self._from, self._until = now + settle, now + settle + seconds
-        self._measured_from, self._full, self._answers = None, 0.0, 0
+        self._is_settling = not self._is_starting
+        self._begin_round(now, self._signs[1], max(0.02, 1.1 * self._latency) if self._is_settling else 0.0)
 
-    def _end(self, now: float, received: int) -> None:
+    def _begin_round(self, now: float, received: int, seconds: float) -> None:
+        """Count answers anew, for at least so many seconds."""
+        self._since, self._received, self._until = now, received, now + min(seconds, _LONGEST)
+        self._answers, self._seconds, self._full = 0, 0.0, 0.0
+
+    def _look_at_round(self, now: float, received: int) -> None:
+        if now < self._until:
+            return
+        if self._is_settling:
+            self._is_settling = False
+            # Whole latencies: answers often come in waves, and each step should see as many of them.
+            waves = math.ceil(max(_SHORTEST / self._latency, _ANSWERS / self.step.size))
+            self._begin_round(now, received, waves * self._latency)
+            return
+        enough = self.step.size * (0.75 if self._is_starting else 0.5)
+        if self._answers >= enough or (now >= self._since + _LONGEST and (self._answers or received > self._received)):
+            self._end_step(now, received)
+
+    def _end_step(self, now: float, received: int) -> None:
         """Learn from the step, and begin the next one."""
-        assert self._measured_from is not None
-        step, measured = self.step, max(now - self._measured_from, 1e-9)
+        step, seconds = self.step, max(now - self._since, 1e-9)
         if self._answers:
             self._latency = max(1e-3, self._seconds / self._answers)
         if not self._losses:
             self._note_loss(step.failed / max(1, step.answered + step.failed))
-        goodput = (self._answers + (received - self._received) / _BYTES) / measured
-        if self._full < _FULL * measured:
+        goodput = (self._answers + (received - self._received) / _BYTES) / seconds
+        if self._full < _FULL * seconds:
             self._best_goodput = 0.0
             self._begin(now, self._best)
         elif step.size == self._best:
             self._best_goodput = goodput
             self._try(now)
-        elif math.log(max(goodput, 1e-9) / self._best_goodput) > _WORTH * math.log(step.size / self._best):
+        elif math.log(goodput / self._best_goodput) > _WORTH * math.log(step.size / self._best):
             self._best, self._best_goodput = step.size, goodput
-            self._stride = min(2 * self._stride, _MOST_STRIDE)
+            if not self._is_starting:
+                self._stride = min(2 * self._stride, _MOST_STRIDE)
             self._try(now)
         else:
+            self._is_starting = False
             self._stride, self._is_up = max(self._stride / 2, _LEAST_STRIDE), not self._is_up
             self._begin(now, self._best)
 
     def _try(self, now: float) -> None:
-        """Begin a step with more or fewer transfers than the best."""
-        most = min(self._ceiling, self._cap if now < self._cap_until else math.inf)
+        """Begin a step with more or fewer transfers than the best, or as many where harm forbids more for now."""
+        most = int(min(self._ceiling, self._cap if now < self._cap_until else math.inf))
         least = min(LEAST, self._ceiling)
-        if self._best >= most if self._is_up else self._best <= least:
+        if self._best >= self._ceiling if self._is_up else self._best <= least:
             self._stride, self._is_up = _LEAST_STRIDE, not self._is_up
         size = round(self._best * math.exp(self._stride if self._is_up else -self._stride))
-        self._begin(now, int(max(least, min(size, most))))
+        self._begin(now, max(least, min(size, most)))
 
     def _judge_steps(self, now: float, spared: int) -> None:
         """Look at the steps before: transfers that hang do not count, if no more do than usual: their files hang."""
@@ -217,6 +220,7 @@ class Limiter:
 
     def _harm(self, size: int, now: float) -> None:
         """Stay well below `size` for a while, and for longer each time."""
+        self._is_starting = False
         is_repeated = now < self._cap_until + _REMEMBERED
         self._hold = min(2 * self._hold, _HOLD[1]) if is_repeated else _HOLD[0]
         self._harmed_at, self._cap, self._cap_until = now, _CAP * size, now + self._hold

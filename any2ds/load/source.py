@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.load import ahead, arrow, frameworks, huggingface, tf_data
+from any2ds.load import ahead, arrow, huggingface, tf_data
 from any2ds.load.ahead import Stored
 from any2ds.load.delivery import Delivery
 from any2ds.load.errors import Failed, LeftOut, OnError
@@ -300,7 +300,10 @@ class Source(Sequence[Sample]):
         `num_threads` read ahead, and map; None: one for local files (none in a worker), up to 16 for a store. Without
         any (0) a sample is read when it is taken, which takes the least CPU time where `map` does little.
         """
-        return frameworks.grain_options(self.is_local, num_workers, num_threads)
+        imported("grain", "read_options")
+        from any2ds.load.grain_parts import read_options
+
+        return read_options(self.is_local, num_workers, num_threads)
 
     def to_grain(self) -> Any:
         """A `MapDataset` of Grain, as `MapDataset.source(ds)` is; a sample takes two thirds of the CPU time through it,
@@ -409,8 +412,15 @@ class Source(Sequence[Sample]):
         return huggingface.dataset(self.without_transform("to_hf"), self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
-        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
-        return frameworks.webdataset(self.without_transform("to_webdataset"), stream)
+        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`.
+
+        Each iteration is the next epoch, counted since `set_epoch(epoch)`, a method of the pipeline; several ranks have
+        the order of epoch 0 until it is called.
+        """
+        imported("webdataset", "to_webdataset")
+        from any2ds.load.webdataset_parts import Pipeline
+
+        return Pipeline(self.without_transform("to_webdataset"), stream)
 
     def to_arrow(self) -> pa.RecordBatchReader:
         """The samples in record batches of `features`, read one after the other; files are bytes. The first file of a

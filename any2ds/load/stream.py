@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 64  # samples
 _MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself
 EVEN = ("drop", "pad")
-_EPOCH, _POSITION, _IN_WORKERS, _BEGUN = range(4)  # what a stream shares with the workers of a DataLoader
-_MOST_WORKERS = 1024  # each of which counts, from `_BEGUN` on, its iterations since the epoch was set
-SHARED = _BEGUN + _MOST_WORKERS
+# A stream shares with the workers of a DataLoader: its epoch and position, whether workers take its samples, and where
+# each of them is: see `_iteration`.
+_EPOCH, _POSITION, _IN_WORKERS, _FIRST = range(4)
+_MOST_WORKERS = 1024
+_AGAIN = _FIRST + _MOST_WORKERS
+SHARED = _AGAIN + _MOST_WORKERS
+_LOOP_BITS = 40
+_LOOP = (1 << _LOOP_BITS) - 1
 # Variables with the number of processes and which one this is, as torchrun, srun and mpirun set them.
 _LAUNCHERS = (
     ("WORLD_SIZE", "RANK"),
@@ -41,7 +46,7 @@ class StreamOptions:
     even: str | None  # what makes the shares of ranks equal: one of `EVEN`
     rank: int | None  # None: found when an iteration begins
     ranks: int | None
-    advances: bool = False  # whether each iteration is the next epoch, without `set_epoch`
+    advancing_ranks: int = 0  # with no more ranks, each iteration is the next epoch, without `set_epoch`
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -71,6 +76,32 @@ class StreamOptions:
         if self.even == "drop":
             return samples - samples % step
         return samples + -samples % step if self.even == "pad" else samples
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """A worker of a PyTorch DataLoader, or a process that is none."""
+
+    number: int = 0
+    workers: int = 1  # of the loader
+    loop: int = 0  # the same number in all workers that the loader started together; 0 in other processes
+
+    @classmethod
+    def of_this_process(cls) -> _Worker:
+        if "torch" not in sys.modules:
+            return cls()
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        if info is None:
+            return cls()
+        # A loop takes a seed by chance, unless a script sets the same one before each.
+        return cls(info.id, info.num_workers, hash((info.seed - info.id, info.num_workers)) & _LOOP or 1)
+
+    @property
+    def place(self) -> int:
+        """Its place among what a stream shares."""
+        return self.number % _MOST_WORKERS
 
 
 class Stream:
@@ -108,9 +139,13 @@ class Stream:
             )
         return rank, ranks
 
-    def advancing(self) -> Stream:
-        """A stream of the same samples, of which each iteration is the next epoch."""
-        return type(self)(self._source, replace(self._options, advances=True))
+    def advancing(self, most_ranks: int = sys.maxsize) -> Stream:
+        """A stream of the same samples, of which each iteration is the next epoch, counted since `set_epoch`.
+
+        Each rank counts for itself: all have to begin equally many, or samples are lost. With more ranks than
+        `most_ranks` the epoch is that of `set_epoch`, as it always is in other streams.
+        """
+        return type(self)(self._source, replace(self._options, advancing_ranks=most_ranks))
 
     @property
     def epoch(self) -> int:
@@ -126,7 +161,7 @@ class Stream:
         """
         if position < 0:
             raise UsageError(f"position={position}: it takes 0 or more samples")
-        has_begun = any(self._shared[_BEGUN + worker] for worker in range(_MOST_WORKERS))
+        has_begun = any(self._shared[_FIRST:_AGAIN])
         if position or has_begun or epoch != self.epoch:
             self._go_to(epoch, position)
         self._shared[_IN_WORKERS] = 0
@@ -135,8 +170,8 @@ class Stream:
         """Let the next iteration of each consumer, and no later one, begin at a position."""
         self._own = self._now = None
         self._shared[_EPOCH], self._shared[_POSITION] = epoch, position
-        for worker in range(_MOST_WORKERS):
-            self._shared[_BEGUN + worker] = 0
+        for worker in range(_FIRST, SHARED):
+            self._shared[worker] = 0
 
     @property
     def options(self) -> StreamOptions:
@@ -155,37 +190,53 @@ class Stream:
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker, workers, is_in_worker = _worker()
-        state, own, slot = self._state(worker, workers), self._own, _BEGUN + worker % _MOST_WORKERS
+        worker, own = _Worker.of_this_process(), self._own
+        first, again = self._iteration(worker)
+        state = self._state(worker, first + again)
         if own is not None:
-            if (own.rank, own.worker, own.partition) != (state.rank, worker, state.partition):
+            if (own.rank, own.worker, own.partition) != (state.rank, state.worker, state.partition):
                 raise UsageError(
                     f"the state is that of rank {own.rank}, worker {own.worker} of {own.partition}, and this is rank "
-                    f"{state.rank}, worker {worker} of {state.partition}: load the states of all ranks into the stream "
-                    "before the loader is made"
+                    f"{state.rank}, worker {state.worker} of {state.partition}: load the states of all ranks into the "
+                    "stream before the loader is made"
                 )
             state = own
-        self._shared[slot] += 1
+        self._shared[_FIRST + worker.place] = first + 1 << _LOOP_BITS | worker.loop  # in this order: `_iteration`
+        self._shared[_AGAIN + worker.place] = again
         self._own, self._now, self._taken = None, state, state.taken
-        self._shared[_IN_WORKERS] = int(is_in_worker)
+        self._shared[_IN_WORKERS] = int(worker.loop > 0)
         return self._samples(state)
 
-    def _state(self, worker: int, workers: int) -> StreamState:
-        """Where the next iteration of a consumer begins. Raises UsageError."""
+    def _iteration(self, worker: _Worker) -> tuple[int, int]:
+        """The number of the next iteration since the epoch was set, as a sum: that of the first one of its loop, and
+        how many the worker has begun in the loop.
+
+        All workers of a loop find the same number, whichever asks first: that of a worker of their loop; else one more
+        than all that have begun. A worker that was stopped before it began, as after a `break`, makes no difference.
+        """
+        begun = [(int(at) >> _LOOP_BITS, int(at) & _LOOP) for at in self._shared[_FIRST:_AGAIN]]
+        if worker.loop:
+            if begun[worker.place][1] == worker.loop:
+                return begun[worker.place][0] - 1, int(self._shared[_AGAIN + worker.place]) + 1
+            if same := [first for first, loop in begun if loop == worker.loop]:
+                return same[0] - 1, 0
+        return max(first and first + int(self._shared[_AGAIN + place]) for place, (first, _) in enumerate(begun)), 0
+
+    def _state(self, worker: _Worker, iteration: int) -> StreamState:
+        """Where an iteration of a consumer begins. Raises UsageError."""
         (rank, ranks), count = self._rank_of_ranks(), len(self._source)
-        begun = int(self._shared[_BEGUN + worker % _MOST_WORKERS])
         return StreamState(
             source=self._source.fingerprint,
             count=count,
             seed=self._options.seed,
-            epoch=self.epoch + (begun if self._options.advances else 0),
+            epoch=self.epoch + (iteration if ranks <= self._options.advancing_ranks else 0),
             window=self._options.window,
-            start=0 if begun else min(int(self._shared[_POSITION]), count),
+            start=0 if iteration else min(int(self._shared[_POSITION]), count),
             ranks=ranks,
-            workers=workers,
+            workers=worker.workers,
             batch_size=self._options.batch,
             rank=rank,
-            worker=worker,
+            worker=worker.number,
             taken=0,
         )
 
@@ -220,8 +271,8 @@ class Stream:
 
         Raises UsageError in the process of a DataLoader whose workers take the samples.
         """
-        worker, workers, is_in_worker = _worker()
-        if not is_in_worker and self._shared[_IN_WORKERS]:
+        worker = _Worker.of_this_process()
+        if not worker.loop and self._shared[_IN_WORKERS]:
             raise UsageError(
                 "the workers of a DataLoader take the samples of this stream, and know how far they are: save the "
                 "state_dict of a StatefulDataLoader, or count the steps for set_epoch(epoch, position)"
@@ -229,7 +280,7 @@ class Stream:
         if self._own is not None:
             return self._own.to_dict()
         if self._now is None:
-            return self._state(worker, workers).to_dict()
+            return self._state(worker, sum(self._iteration(worker))).to_dict()
         return replace(self._now, taken=self._taken).to_dict()
 
     def load_state_dict(self, state: Any) -> None:
@@ -270,16 +321,6 @@ class Stream:
 def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[int]]:
     while chunk := list(islice(numbers, size)):
         yield chunk
-
-
-def _worker() -> tuple[int, int, bool]:
-    """The number of this worker of a PyTorch DataLoader, of how many, and whether it is one."""
-    if "torch" not in sys.modules:
-        return 0, 1, False
-    from torch.utils.data import get_worker_info
-
-    info = get_worker_info()
-    return (0, 1, False) if info is None else (info.id, info.num_workers, True)
 
 
 def _ranks_of_environment() -> tuple[int, int]:

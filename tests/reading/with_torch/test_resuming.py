@@ -235,6 +235,23 @@ def test_the_epoch_after_one_that_was_resumed_is_whole(persistent: bool, says_ep
     assert sorted(flat(loader)) == sorted(flat(loader)) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("kind", ["stream", "webdataset"])
+def test_each_iteration_is_the_next_epoch_for_all_workers(kind: str, folder: Path) -> None:
+    """Also after a loop that was left before each of its workers had begun."""
+    webdataset = any2ds.load(folder).to_webdataset(shuffle=True, seed=3, batch_size=BATCH)
+    renamed = webdataset.map(lambda sample: {"data": sample["bin"]})
+    stream = new_stream(folder).advancing() if kind == "stream" else renamed
+    orders = []
+    for workers in (2, 0, 3, 2):
+        loader = new_loader(stream, num_workers=workers)
+        next(iter(loader))
+        orders += [flat(loader), flat(loader)]
+        assert sorted(orders[-1]) == sorted(orders[-2]) == list(range(COUNT))
+    assert len({*map(tuple, orders)}) == len(orders)
+    stream.set_epoch(1)
+    assert flat(new_loader(stream, num_workers=3)) == orders[0]
+
+
 def test_a_state_of_the_last_step_and_one_of_the_end(folder: Path) -> None:
     loader = new_loader(new_stream(folder), StatefulDataLoader, num_workers=2)
     for _ in loader:

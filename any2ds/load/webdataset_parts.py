@@ -1,4 +1,4 @@
-"""A source as Grain and webdataset take it."""
+"""A source as a pipeline of webdataset."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from webdataset import FluidWrapper
 
 from any2ds.core.samples import CAPTION, METADATA, member_column
 from any2ds.core.tables import to_json
 from any2ds.load.delivery import CLASS
-from any2ds.load.libraries import imported
 from any2ds.writers.formats._members import TEXT
 
 if TYPE_CHECKING:
@@ -21,33 +21,21 @@ if TYPE_CHECKING:
 _CAPTION = "caption"
 _TEXTS = ("_txt", "_json")  # ends of the names of further files that are texts
 _EXECUTED = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})  # what `decode()` of webdataset unpickles
-_THREADS = 16  # which wait for a store, in one process
-_THREADS_OF_ALL = 64  # of all workers
 
 
-def grain_options(is_local: bool, num_workers: int, num_threads: int | None) -> Any:
-    """How many threads of Grain read ahead, and how far, in each process.
+class Pipeline(FluidWrapper):  # type: ignore[misc]  # webdataset has no types
+    """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`; files are bytes."""
 
-    A local sample takes less time than threads take from each other: one thread, or none in a worker, which is ahead
-    of the process that trains anyway. Each time that Grain gives a sample it looks at those that are ready, a
-    microsecond each: its default of 500 costs more than to read them.
-    """
-    grain = imported("grain", "read_options")
-    if num_threads is None and is_local:
-        num_threads = 0 if num_workers else 1
-    elif num_threads is None:
-        num_threads = max(1, min(_THREADS, _THREADS_OF_ALL // max(1, num_workers)))
-    ahead = max(2 * num_threads, 16) if num_threads and is_local else 2 * num_threads
-    return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
+    def __init__(self, source: Source, options: Mapping[str, Any]) -> None:
+        """`options` are those of the stream of the source."""
+        exts = [f"{member}_ext" for member in source.members]
+        # Several ranks, which webdataset does not keep in step, would disagree on an epoch that each counts.
+        stream = source.undecoded("key", "ext", *exts).stream(**options).advancing(most_ranks=1)
+        super().__init__(_Members(stream, source))
 
-
-def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
-    """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`; files are bytes. Each
-    iteration has the same order: workers that have not begun equally often would disagree on an epoch of their own."""
-    wds = imported("webdataset", "to_webdataset")
-    exts = [f"{member}_ext" for member in source.members]
-    stream = source.undecoded("key", "ext", *exts).stream(**options)
-    return wds.FluidWrapper(_Members(stream, source))
+    def set_epoch(self, epoch: int) -> None:
+        """Before it, or a loader of it, is iterated over: which epoch, and so which order."""
+        self.pipeline[0].stream.set_epoch(epoch)
 
 
 def _bytes_of(value: Any) -> bytes | None:
@@ -65,7 +53,7 @@ class _Members:
 
     def __init__(self, stream: Stream, source: Source) -> None:
         """`stream` gives the samples of the source as they are stored."""
-        self._stream, self._columns, self._files = stream, source.columns, source.members
+        self.stream, self._columns, self._files = stream, source.columns, source.members
         types = source.as_stored.features
         self._known = frozenset(name for name in types if source.has_metadata or not pa.types.is_binary(types[name]))
         self._has_classes = not source.has_metadata  # in other tools' tar files `cls` is a file
@@ -74,7 +62,7 @@ class _Members:
         self._further = [leaf for leaf in of_recipe if self._columns is None or leaf.is_among(self._columns)]
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        return map(self._of, self._stream)
+        return map(self._of, self.stream)
 
     def _of(self, sample: dict[str, Any]) -> dict[str, Any]:
         data = sample.pop("data", None)

@@ -82,8 +82,10 @@ def dataset_of(columns: dict[str, list[Any]], output_format: str, server: Server
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows with exact values: times of the day with nanoseconds, which Python has not, are texts."""
-    rows: list[dict[str, Any]] = table.to_pylist()
-    for row, text in zip(rows, table["hour"].cast(pa.string()).to_pylist(), strict=True):
+    hours = table["hour"]
+    whole = hours.cast(pa.time64("us"), safe=False)  # without pandas Arrow refuses nanoseconds
+    rows: list[dict[str, Any]] = table.set_column(table.column_names.index("hour"), "hour", whole).to_pylist()
+    for row, text in zip(rows, hours.cast(pa.string()).to_pylist(), strict=True):
         if text is not None and not text.endswith("000"):
             row["hour"] = text
     return rows

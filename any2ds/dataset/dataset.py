@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +188,7 @@ class Dataset:
         with ExitStack() as stack:
             folder = Path()
             if not self.folder.is_local:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-")))
+                folder = stack.enter_context(self.folder.staging())
             yield self.folder.local_copy(name, folder, is_folder=name.isdecimal() or None)
 
     # --- what is in the folder ---

@@ -34,6 +34,7 @@ from any2ds.describe.shown import shown, shown_url
 from any2ds.load.copies import ShardCopies
 from any2ds.load.opened import OpenShards
 from any2ds.load.shards import ShardSet
+from any2ds.storage.disk.staging import staging
 from any2ds.writers.contract import Fields
 
 log = logging.getLogger(__name__)
@@ -99,12 +100,12 @@ def _made(sample: ShardSample, draws: Mapping[int, Draw], seconds: float) -> lis
     picked = list(sample.dataset.finished.only(draws))
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[list[Thumbnail]] = [[] for _ in picked]
-    with tempfile.TemporaryDirectory(prefix="any2ds-", ignore_cleanup_errors=True) as copies, PreviewPool() as previews:
+    with staging(Path(tempfile.gettempdir())) as copies, PreviewPool() as previews:
         try:
             totals = sample.totals
             if picked and totals and totals.samples:
                 previews.start(totals.exts, (totals.bytes or math.inf) / totals.samples)
-            maker = _ThumbnailMaker(sample.dataset, picked, previews, Path(copies), time.monotonic() + seconds)
+            maker = _ThumbnailMaker(sample.dataset, picked, previews, copies, time.monotonic() + seconds)
             todo = [
                 pool.submit(maker.make, place, draws[files.shard_id], found[place])
                 for place, files in enumerate(picked)

@@ -185,7 +185,8 @@ def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals
 
 def _sweep(output: OutputFolder) -> None:
     """Remove what dead processes of this machine have staged."""
-    for root in {output.staging_root, *([Path(output.path, layout.TEMPORARY_FOLDER)] if output.is_local else ())}:
+    roots = {output.staging_root, Path(tempfile.gettempdir())}  # the report of any dataset has its copies in the second
+    for root in {*roots, *([Path(output.path, layout.TEMPORARY_FOLDER)] if output.is_local else ())}:
         sweep(root)
 
 

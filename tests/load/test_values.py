@@ -4,6 +4,7 @@ What needs other libraries is in tests/reading: `test_datasets.py` and `with_ten
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import given
 
 import any2ds
 from any2ds.testing.server import Server
+from tests.support.play import Play
 from tests.support.values import COLUMNS, FEW, FORMATS, TABLES, dataset_of, is_same, rows_of, web_of_rows
 
 WAYS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
@@ -45,3 +47,30 @@ def test_every_value_comes_back(output_format: str, columns: dict[str, list[Any]
         assert [row["hour"] for row in at_hour] == [row["hour"] for row in stored if row["hour"] == some and some]
         few = any2ds.load(folder, columns=["text", "float64"])
         assert is_same(list(few), [{"text": row["text"], "float64": row["float64"]} for row in stored])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("12:00:00,5", 1),
+        ("12:00:00.5", 1),
+        ("12:00:00.123456789", 2),
+        ("12:00:00.1234567", 0),
+        ("12:00:00.123456", 3),
+        ("12:00:00.1234560001", 3),  # Python reads six digits
+        ("12:00:00.-5", None),
+        ("12:00:00.1_5", None),
+        ("12:00:00.", None),
+    ],
+)
+def test_a_condition_compares_with_the_time_that_it_says(text: str, found: int | None, tmp_path: Path) -> None:
+    play = Play({f"{n}.jpg": "ok" for n in range(4)})
+    moments = [0, 43200_500_000_000, 43200_123_456_789, 43200_123_456_000]
+    rows = {"url": [play.web.url(f"{n}.jpg") for n in range(4)], "hour": pa.array(moments, pa.time64("ns"))}
+    any2ds.download(pa.table(rows), tmp_path / "out", save_additional_columns="hour", quiet=True, distributor="inline")
+    if found is None:
+        with pytest.raises(any2ds.UsageError):
+            any2ds.load(tmp_path / "out", where=f"hour = '{text}'")
+    else:
+        keys = [sample["key"] for sample in any2ds.load(tmp_path / "out", where=f"hour = '{text}'")]
+        assert [int(key[-1]) for key in keys] == ([found] if found else [])

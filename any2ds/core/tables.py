@@ -74,6 +74,11 @@ def scalar_of_text(text: str, type: pa.DataType) -> pa.Scalar:
     return pa.scalar(nanoseconds, pa.time64("ns")).cast(type)
 
 
+def scalar_of(value: Any, type: pa.DataType) -> pa.Scalar:
+    """The scalar of a date or time, which is a text where Python has no value for it. Raises as `scalar_of_text`."""
+    return scalar_of_text(value, type) if isinstance(value, str) else pa.scalar(value, type)
+
+
 _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from any2ds.core.errors import UsageError, error_text
-from any2ds.core.tables import is_list, scalar_of_text
+from any2ds.core.tables import is_list, scalar_of
 from any2ds.load.libraries import imported
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_string(field.type):
             return pa.array([None if value is None else str(value) for value in values], pa.string())
-        if pa.types.is_temporal(field.type):  # some of the values: those with nanoseconds
-            texts = [scalar_of_text(value, field.type) if isinstance(value, str) else value for value in values]
-            return pa.array([pa.scalar(value, field.type) for value in texts], field.type)
+        if pa.types.is_temporal(field.type) and any(isinstance(value, str) for value in values):
+            return pa.array([scalar_of(value, field.type) for value in values], field.type)
         return pa.array(values).cast(field.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError(

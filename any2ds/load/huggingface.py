@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.tables import is_text, scalar_of_text
+from any2ds.core.tables import is_text, scalar_of
 from any2ds.dataset.features import (
     Audio,
     ClassLabel,
@@ -152,7 +152,7 @@ def _rows(shards: Sequence[Source], shape: _Shape) -> Iterator[dict[str, Any]]:
                     place[path[-1]] = content.decode("utf-8-sig", "replace")
             for name, type in shape.nanoseconds.items():
                 if (value := row.get(name)) is not None:
-                    row[name] = scalar_of_text(value, type) if isinstance(value, str) else pa.scalar(value, type)
+                    row[name] = scalar_of(value, type)
             yield row
 
 

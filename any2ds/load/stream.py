@@ -212,7 +212,8 @@ class Stream:
         how many the worker has begun in the loop.
 
         All workers of a loop find the same number, whichever asks first: that of a worker of their loop; else one more
-        than all that have begun. A worker that was stopped before it began, as after a `break`, makes no difference.
+        than all that have begun. So a worker that was stopped before it began, as after a `break`, makes no difference;
+        but loops with the same seed count as one loop, and the workers may disagree after it.
         """
         begun = [(int(at) >> _LOOP_BITS, int(at) & _LOOP) for at in self._shared[_FIRST:_AGAIN]]
         if worker.loop:

@@ -100,7 +100,7 @@ def test_a_fetcher_that_raises_costs_the_open_shards_alone(tmp_path: Path, serve
     config = config_of(tmp_path / "out", thread_count=1)
     urls = [server.url("bad" if n == 7 else "ok") for n in range(10)]
     events: list[Event] = []
-    worker = ShardWorker(config.output, config.fetch, lambda fetch, buffer: Raises(fetch, buffer))
+    worker = ShardWorker(config.output, config.fetch, Raises)
     with pytest.raises(OSError, match="had enough"), closing(worker(jobs_for(urls))) as made:  # type: ignore[type-var]
         events.extend(made)
     assert [report.shard_id for report in reports(events)] == [0]

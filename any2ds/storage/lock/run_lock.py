@@ -186,7 +186,9 @@ def _wait_for_workers(output: OutputFolder, lock_file: str, intervals: Intervals
 def _sweep(output: OutputFolder) -> None:
     """Remove what dead processes of this machine have staged."""
     roots = {output.staging_root, Path(tempfile.gettempdir())}  # the report of any dataset has its copies in the second
-    for root in {*roots, *([Path(output.path, layout.TEMPORARY_FOLDER)] if output.is_local else ())}:
+    if output.is_local:
+        roots.add(Path(output.path, layout.TEMPORARY_FOLDER))
+    for root in roots:
         sweep(root)
 
 

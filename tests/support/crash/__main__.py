@@ -123,7 +123,7 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
                 _say(f"{len(seen)} of {len(stories)} stories, {_kills(seen).total()} kills survived")
         except (KeyboardInterrupt, BrokenExecutor):
             _say("interrupted")
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # those under way come to their end
     return sorted(seen, key=lambda one: (one.reported.on, one.reported.output_format, one.reported.seed))
 
 

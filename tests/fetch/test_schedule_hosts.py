@@ -284,6 +284,21 @@ def test_a_host_that_refused_everything_for_seconds_soon_gets_all_there_is(code:
     assert play.now < 30_000 / 256 * 0.1 + 3 + 10
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_host_that_refuses_each_file_once_loses_nothing_and_is_not_left_alone(share: float) -> None:
+    dice, asked = random.Random(5), set()
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        is_first = attempt.row.url not in asked
+        asked.add(attempt.row.url)
+        return 0.05, refusing("http_503") if is_first and dice.random() < share else OK
+
+    play = Simulation(schedule(retries=1), answer)
+    play.run(rows(f"http://a/{n}" for n in range(3000)))
+    assert not any(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values())
+    assert play.now < 20
+
+
 def test_a_limit_by_the_minute_without_retry_after_is_waited_for() -> None:
     asked: Counter[int] = Counter()
 

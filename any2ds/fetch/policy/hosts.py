@@ -73,6 +73,7 @@ class Host:
         self.gated = False  # its rows are subject to robots.txt
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self.silent = True  # it has not answered lately, or not after the last timeout
+        self._retests_pay: bool | None = None  # whether it answers what it has refused before; None: not known
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
@@ -103,6 +104,19 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self.allowance.size
 
+    def puts_first(self, attempt: Attempt) -> bool:
+        """Whether a row that it has refused comes before its other rows.
+
+        A server that makes each file when it is asked for may answer 503 in the meantime. So where everything is
+        refused, one such row is the next to be tried, at no cost of its own; if that is answered, all of them come
+        first, and what is refused for the first time says nothing of the host.
+        """
+        if self._retests_pay is None and self.allowance.fruitless:
+            self._retests_pay = False  # until it is answered
+            attempt.number -= 1
+            return True
+        return bool(self._retests_pay)
+
     def may_start(self, now: float) -> bool:
         """Whether a transfer may start, as far as this process is concerned."""
         return self.in_flight < self.allowance.size and self.not_before <= now
@@ -123,8 +137,8 @@ class Host:
         if self.min_interval or self.allowance.size < 1:
             self.not_before = self._started + self.delay
 
-    def learn(self, outcome: Payload | Failure, now: float, started: float) -> None:
-        """Take into account how a transfer ended that was started at this time."""
+    def learn(self, outcome: Payload | Failure, now: float, started: float, is_repeated: bool = False) -> None:
+        """Take into account how a transfer ended that was started at this time; `is_repeated`: its row was tried before."""
         if now - self._counted_from > _MEMORY:
             self._answers //= 2
             self._timeouts //= 2
@@ -134,16 +148,22 @@ class Host:
             self._silence = 0
             self._answers += 1
             self.silent = False
+            if self._retests_pay is False:
+                self._retests_pay = is_repeated or None
             self.allowance.answered(now, started)
         elif code in TIMEOUTS:
             self._learn_timeout(outcome, now, started)
         else:
-            self._learn_refusal(outcome, now, started)
+            self._learn_refusal(outcome, now, started, is_repeated)
 
-    def _learn_refusal(self, refusal: Failure, now: float, started: float) -> None:
+    def _learn_refusal(self, refusal: Failure, now: float, started: float, is_repeated: bool) -> None:
         allowance, asked = self.allowance, refusal.retry_after
         self._silence = 0
+        if is_repeated:
+            self._retests_pay = False
         self.silent = not self._answers
+        if self._retests_pay and refusal.code == "http_503" and not asked:
+            return  # it is about this file alone, which is answered soon
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
         if asked and (refusal.code == "http_429" or pause is not None):
             pause = asked  # one 503 among many answers asks for this file alone

@@ -322,7 +322,7 @@ class Schedule:
             self._release(attempt)
         else:
             host.deferred -= 1
-        host.learn(outcome, now, attempt.started)
+        host.learn(outcome, now, attempt.started, attempt.sent > 1)
         if host.queue:
             self._go_on_with(host, now)
         if isinstance(outcome, Payload):
@@ -345,7 +345,7 @@ class Schedule:
         """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
         if failure is not None:
-            attempt.host.learn(failure, now, attempt.started)
+            attempt.host.learn(failure, now, attempt.started, attempt.sent > 1)
             if attempt.host.queue:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
@@ -513,7 +513,7 @@ class Schedule:
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
-        if attempt.asks:
+        if attempt.asks or (attempt.sent and attempt.host.puts_first(attempt)):
             attempt.host.queue.appendleft(attempt)
         else:
             attempt.host.queue.append(attempt)

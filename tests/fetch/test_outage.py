@@ -90,7 +90,7 @@ def test_silent_and_slow_rows_at_the_end_of_a_list_are_no_outage(tmp_path: Path)
         (tmp_path / name).write_bytes(b"\xff\xd8" + bytes(5000))
     with serve(tmp_path, {"hang": ["timeout"], "slow.jpg": ["slow:4.5"]}) as server:
         names = ["a.jpg"] * 200 + ["hang"] * 12 + ["slow.jpg"] * 20
-        chosen = Config.from_options({"url_list": "-"}).fetch
+        chosen = Config.from_options({"url_list": "-", "thread_count": 64}).fetch
         with closing(Buffer(1 << 30, 64)) as buffer, closing(UrlFetcher(chosen, buffer)) as fetcher:
             urls = [f"{server.url(name)}?{number}" for number, name in enumerate(names)]
             found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]

@@ -6,7 +6,7 @@ did harm, and stays there for a second, or for twice as long as the last time if
 grows again, ever faster, so that a false alarm costs little. Where fewer requests only bring fewer answers, the
 refusals have another reason: so many are usual from then on. Below 1 the allowance is the share of the time in which
 a transfer is under way: a host that takes 20 requests a second and answers each in 10 ms gets 0.2, which is a start
-every 50 ms. A host that refuses everything is left alone for a while that doubles.
+every 50 ms. A host that refuses everything is left alone for a while that grows each time, and asked for one file then.
 
 A state machine over a clock that is handed in.
 """
@@ -108,7 +108,11 @@ class Allowance:
             return None
         if not self._answers:
             self.fruitless += 1
-            self._cut(now, in_flight)
+            if self.fruitless == 1:
+                self._cut(now, in_flight)
+            else:  # that it goes on to refuse everything does not say how much it bears: only the pause gets longer
+                self.size = min(self.size, 1.0)
+                self._count_from(now)
             return _FIRST_PAUSE * _LONGER ** (self.fruitless - 1)
         share = self._refusals / (self._answers + self._refusals)
         answered = min(self.size, in_flight + 1.0) * (1 - share)

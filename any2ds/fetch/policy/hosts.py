@@ -138,7 +138,8 @@ class Host:
             self.not_before = self._started + self.delay
 
     def learn(self, outcome: Payload | Failure, now: float, started: float, is_repeated: bool = False) -> None:
-        """Take into account how a transfer ended that was started at this time; `is_repeated`: its row was tried before."""
+        """Take into account how a transfer ended that was started at this time; `is_repeated` if its row had been tried
+        before."""
         if now - self._counted_from > _MEMORY:
             self._answers //= 2
             self._timeouts //= 2

@@ -31,6 +31,8 @@ _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and 
 # Rounds of nothing but 429 and 503 that make it count as down: each after the wait that it asked for, or after pauses
 # of ours, which take 62 s together: limits by the minute are usual.
 _REFUSALS, _REFUSALS_UNASKED = 5, 10
+_PAUSES = 5  # after which files that were refused while others were answered are refused for their own sake; 6 s
+_AT_THE_SAME_TIME = 0.5  # seconds
 _DOWN = 60.0  # seconds until a host that is down is asked again
 _FEW_TIMEOUTS = 3  # up to here they prove nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
@@ -73,8 +75,9 @@ class Host:
         self.gated = False  # its rows are subject to robots.txt
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self.silent = True  # it has not answered lately, or not after the last timeout
-        self._retests_pay: bool | None = None  # whether it answers what it has refused before; None: not known
-        self._silence = 0  # timeouts since its last answer
+        self._retests_pay = False  # it has refused everything, and then answered what it had refused
+        self._answered_at = -math.inf  # when its last answer came
+        self._silence = 0  # timeouts since that
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
         self.policy = policy
@@ -107,15 +110,14 @@ class Host:
     def puts_first(self, attempt: Attempt) -> bool:
         """Whether a row that it has refused comes before its other rows.
 
-        A server that makes each file when it is asked for may answer 503 in the meantime. So where everything is
-        refused, one such row is the next to be tried, at no cost of its own; if that is answered, all of them come
-        first, and what is refused for the first time says nothing of the host.
+        A server that makes each file when it is asked for may answer 503 in the meantime. So while everything is
+        refused, such a row is the next to be tried, at no cost of its own. If that is answered, all of them come first,
+        and what is refused for the first time says nothing of the host.
         """
-        if self._retests_pay is None and self.allowance.fruitless:
-            self._retests_pay = False  # until it is answered
-            attempt.number -= 1
-            return True
-        return bool(self._retests_pay)
+        fruitless = self.allowance.fruitless
+        if 0 < fruitless < _PAUSES and not attempt.deferrals:  # which cost nothing anyway
+            attempt.number = max(1, attempt.number - 1)
+        return fruitless > 0 or self._retests_pay
 
     def may_start(self, now: float) -> bool:
         """Whether a transfer may start, as far as this process is concerned."""
@@ -137,9 +139,8 @@ class Host:
         if self.min_interval or self.allowance.size < 1:
             self.not_before = self._started + self.delay
 
-    def learn(self, outcome: Payload | Failure, now: float, started: float, is_repeated: bool = False) -> None:
-        """Take into account how a transfer ended that was started at this time; `is_repeated` if its row had been tried
-        before."""
+    def learn(self, outcome: Payload | Failure, now: float, started: float, failed_at: float = math.inf) -> None:
+        """Take into account how a transfer ended that was started at this time; when its row had failed before."""
         if now - self._counted_from > _MEMORY:
             self._answers //= 2
             self._timeouts //= 2
@@ -149,22 +150,24 @@ class Host:
             self._silence = 0
             self._answers += 1
             self.silent = False
-            if self._retests_pay is False:
-                self._retests_pay = is_repeated or None
+            if self.allowance.fruitless:
+                self._retests_pay = failed_at < now
+            self._answered_at = now
             self.allowance.answered(now, started)
         elif code in TIMEOUTS:
             self._learn_timeout(outcome, now, started)
         else:
-            self._learn_refusal(outcome, now, started, is_repeated)
+            self._learn_refusal(outcome, now, started, failed_at)
 
-    def _learn_refusal(self, refusal: Failure, now: float, started: float, is_repeated: bool) -> None:
+    def _learn_refusal(self, refusal: Failure, now: float, started: float, failed_at: float) -> None:
         allowance, asked = self.allowance, refusal.retry_after
         self._silence = 0
-        if is_repeated:
+        if failed_at < now:
             self._retests_pay = False
         self.silent = not self._answers
-        if self._retests_pay and refusal.code == "http_503" and not asked:
-            return  # it is about this file alone, which is answered soon
+        is_bad_file = allowance.fruitless >= _PAUSES and failed_at < self._answered_at + _AT_THE_SAME_TIME
+        if (self._retests_pay or is_bad_file) and refusal.code == "http_503" and not asked:
+            return  # it says nothing of the host
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
         if asked and (refusal.code == "http_429" or pause is not None):
             pause = asked  # one 503 among many answers asks for this file alone
@@ -240,6 +243,7 @@ class Attempt:
     sent: int = 0  # how often it was started, whatever for
     deferrals: int = 0  # how often the host asked for it to come later
     excuses: int = 0  # how often it failed for reasons of ours
+    failed_at: float = math.inf  # when it failed first, and was to be tried again
     probe: bool = False  # only to see whether anything comes back; its row is none of the list
     started: float = 0.0  # by the schedule's clock, like the times below
     deadline: float = 0.0  # when its time may be up, unless bytes have come

@@ -322,7 +322,7 @@ class Schedule:
             self._release(attempt)
         else:
             host.deferred -= 1
-        host.learn(outcome, now, attempt.started, attempt.sent > 1)
+        host.learn(outcome, now, attempt.started, attempt.failed_at)
         if host.queue:
             self._go_on_with(host, now)
         if isinstance(outcome, Payload):
@@ -345,7 +345,7 @@ class Schedule:
         """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
         if failure is not None:
-            attempt.host.learn(failure, now, attempt.started, attempt.sent > 1)
+            attempt.host.learn(failure, now, attempt.started, attempt.failed_at)
             if attempt.host.queue:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
@@ -479,7 +479,8 @@ class Schedule:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        self._defer(replace(attempt, number=number, deferrals=deferrals), now + wait)
+        failed_at = min(attempt.failed_at, now)
+        self._defer(replace(attempt, number=number, deferrals=deferrals, failed_at=failed_at), now + wait)
         return True
 
     def _defer(self, attempt: Attempt, due: float) -> None:

@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 
 MOST_SLOTS = 1 << 10  # of a host; a limit from here on holds for each process by itself
 POLL = 0.03  # seconds between two tries at a slot while other processes have all of them
-_TENURE = 1.0  # seconds for which a process uses a slot again and again while others wait for one
-_REST = 2 * POLL  # seconds for which it leaves the slot alone then: a waiting process looks in the meantime
-_BYTES_PER_HOST = 1 << 16  # slots, then these two
-_WAITING, _CLOCK = _BYTES_PER_HOST - 2, _BYTES_PER_HOST - 1
+# A process uses a slot again and again for so many seconds, and then leaves it alone for long enough that another one
+# looks at it: 1 % of the time of a host of which no other process has rows.
+_TENURE, _REST = 5.0, 2 * POLL
+_BYTES_PER_HOST = 1 << 16  # slots, then this one
+_CLOCK = _BYTES_PER_HOST - 1
 _REMEMBERED = 4096  # slots of which it is known since when they are used
 _STARTS = 1 << 12  # places in a file for the next start at a host, which hosts may have to share
 _NEXT_START = struct.Struct("<Qd")  # hash of the host's name, time.monotonic()
@@ -55,8 +56,8 @@ if sys.platform == "win32":
 
     _HOSTS = _FILES << 14  # the locks of C's library there end at 2 GiB; hosts that share a number share their slots
 
-    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
-        """Whether the slot is locked for this process now. There are no shared locks."""
+    def _lock(fd: int, slot: int) -> bool:
+        """Whether the slot is locked for this process now."""
         os.lseek(fd, _offset(slot), os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -83,10 +84,10 @@ else:
 
     _HOSTS = 1 << 32
 
-    def _lock(fd: int, slot: int, shared: bool = False) -> bool:
+    def _lock(fd: int, slot: int) -> bool:
         """Whether the slot is locked for this process now."""
         try:
-            fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, _offset(slot))
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _offset(slot))
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
@@ -120,7 +121,6 @@ class HostSlots:
         """Hold nothing: a forked process inherits no locks of the kernel, and its guard is locked."""
         self._guard = threading.Lock()
         self._held: set[int] = set()
-        self._waiting: set[int] = set()  # bytes that say that this process waits for a slot of their host
         self._used_since: dict[int, float] = {}  # slot -> since when it is used with no rest in between
         self._resting: dict[int, float] = {}  # slot -> until when it is left to others
 
@@ -159,18 +159,6 @@ class HostSlots:
             except OSError as error:
                 self._warn(error)
 
-    def stop_waiting(self, host: str) -> None:
-        """Take back the mark that this process waits for a slot of the host: others need not pause for it."""
-        with self._guard:
-            number = zlib.crc32(host.encode("utf-8", "replace")) % _HOSTS
-            file = self._files.get(number % _FILES)
-            if file is None or file.descriptor is None:
-                return
-            try:
-                self._stop_waiting(file.descriptor, number * _BYTES_PER_HOST + _WAITING)
-            except OSError as error:
-                self._warn(error)
-
     def _acquire_in_time(
         self, file: int, number: int, first: int, limit: int, delay: float
     ) -> tuple[int | None, float]:
@@ -202,21 +190,13 @@ class HostSlots:
         now = time.monotonic()
         if now - self._used_since.get(slot, now) > _TENURE:
             del self._used_since[slot]
-            if self._others_wait(file, slot - slot % _BYTES_PER_HOST + _WAITING):
-                self._resting[slot] = now + _REST
+            self._resting[slot] = now + _REST
 
     def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:
         if limit >= MOST_SLOTS:
             return _NO_SLOT, 0.0
         slot = self._lowest_free_slot(file, first, limit)
-        waiting = first + _WAITING
-        if slot is None:
-            if waiting not in self._waiting and _lock(file, waiting, shared=True):
-                self._waiting.add(waiting)
-            return None, POLL
-        with suppress(OSError):  # at worst other processes pause now and then
-            self._stop_waiting(file, waiting)
-        return slot, 0.0
+        return slot, POLL if slot is None else 0.0
 
     def _lowest_free_slot(self, file: int, first: int, limit: int) -> int | None:
         now = time.monotonic()
@@ -231,23 +211,6 @@ class HostSlots:
                 return slot
             self._used_since.pop(slot, None)
         return None
-
-    def _stop_waiting(self, file: int, waiting: int) -> None:
-        if waiting in self._waiting:
-            self._waiting.discard(waiting)
-            _unlock(file, waiting)
-
-    def _others_wait(self, file: int, waiting: int) -> bool:
-        """Whether other processes wait for a slot. On Windows, which has no shared locks, that is assumed."""
-        if sys.platform == "win32":
-            return True
-        if not _lock(file, waiting):
-            return True
-        if waiting in self._waiting:
-            _lock(file, waiting, shared=True)
-        else:
-            _unlock(file, waiting)
-        return False
 
     def _seconds_left(self, file: int, place: int, number: int, delay: float) -> float:
         """Until the next start. What another host has written there, or another boot of the machine, says nothing."""
@@ -285,7 +248,7 @@ class HostSlots:
 
     def _close_unused(self) -> bool:
         """Close the files in which this process has locked nothing; whether there were any."""
-        in_use = {byte // _BYTES_PER_HOST % _FILES for byte in (*self._held, *self._waiting)}
+        in_use = {byte // _BYTES_PER_HOST % _FILES for byte in self._held}
         unused = [self._files.pop(number).descriptor for number in self._files.keys() - in_use]
         for descriptor in unused:
             if descriptor is not None:

@@ -322,8 +322,6 @@ class OtherProcess:
 
     def release(self, slot: int) -> None: ...
 
-    def stop_waiting(self, host: str) -> None: ...
-
     def read(self, name: str) -> bytes | None:
         return self.content
 

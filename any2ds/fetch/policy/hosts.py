@@ -56,10 +56,6 @@ class Slots(Protocol):
 
     def release(self, slot: int) -> None: ...
 
-    def stop_waiting(self, host: str) -> None:
-        """No rows wait for a slot of the host any more."""
-        ...
-
 
 class Host:
     """The state of one host. Times are those of the schedule's clock."""

@@ -360,14 +360,6 @@ class Schedule:
         """Nothing is in flight any more."""
         while self._held and self._slots_of_hosts is not None:
             self._slots_of_hosts.release(self._held.pop())
-        for host in self._hosts.values():
-            self._stop_waiting(host)
-
-    def _stop_waiting(self, host: Host) -> None:
-        """Tell other processes that no row waits for a slot of the host."""
-        if host.shared_until and self._slots_of_hosts is not None:
-            host.shared_until = 0.0
-            self._slots_of_hosts.stop_waiting(host.name)
 
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
@@ -580,8 +572,6 @@ class Schedule:
 
     def _return_rows(self, attempt: Attempt, held: list[Row]) -> None:
         self._give_back(attempt.claim)
-        if self._slots_of_hosts is not None:
-            self._slots_of_hosts.stop_waiting(_claim_of(attempt.asks))
         self.queued -= len(held)
         self.fresh.extendleft(reversed(held))
 
@@ -616,7 +606,6 @@ class Schedule:
         while, after that."""
         if host.busy:
             return
-        self._stop_waiting(host)
         if not host.silent and len(self._hosts) <= (_PROVEN_HOSTS if host.proven else _ANSWERING_HOSTS):
             return
         if host.forgettable(now):

@@ -499,6 +499,21 @@ def test_a_host_that_hangs_is_given_up_after_two_timeouts_however_its_rows_come(
     assert len(play.starts["hangs"]) < 40
 
 
+def test_a_host_that_falls_silent_after_thousands_of_answers_is_given_up_soon() -> None:
+    play = Simulation(schedule(retries=1), lambda attempt, now, at_once: (99.0 if now > 1 else 0.1, OK))
+    play.run(rows(f"http://h{n % 5}/" for n in range(10_000)))
+    assert play.now < 40
+
+
+def test_files_that_hang_at_hosts_that_answer_cost_two_timeouts_whatever_their_number() -> None:
+    play = Simulation(
+        schedule(retries=1), lambda attempt, now, at_once: (99.0 if attempt.row.position % 30 == 0 else 0.1, OK)
+    )
+    play.run(rows(f"http://h{n % 7}/" for n in range(4000)))
+    assert sum(isinstance(fetched.outcome, Failure) for fetched in play.outcomes.values()) == 134
+    assert play.now < 25
+
+
 def test_a_host_is_one_while_a_row_of_it_waits_to_be_tried_again() -> None:
     plan = schedule(retries=1, max_per_host=1)
     plan.fresh.extend(rows(["http://a/"] * 3))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
 LEAST_FIRST = 2.0  # of each of many fetchers
-_BUSY = frozenset({"http_429", "http_503"})
+BUSY = frozenset({"http_429", "http_503"})
 TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
-_TROUBLE = _BUSY | TIMEOUTS
+_TROUBLE = BUSY | TIMEOUTS
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
 # Rounds of nothing but 429 and 503 that make it count as down: each after the wait that it asked for, or after pauses
@@ -72,8 +72,9 @@ class Host:
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self.silent = True  # it has not answered lately, or not after the last timeout
         self._retests_pay = False  # it has refused everything, and then answered what it had refused
-        self._answered_at = -math.inf  # when its last answer came
-        self._silence = 0  # timeouts since that
+        self._answered_from = -math.inf  # when the last transfer was started that it has answered
+        self._silence = 0  # timeouts of later ones
+        self._doubted_at = -math.inf  # when it had fallen silent after answers
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
         self.policy = policy
@@ -135,8 +136,9 @@ class Host:
         if self.min_interval or self.allowance.size < 1:
             self.not_before = self._started + self.delay
 
-    def learn(self, outcome: Payload | Failure, now: float, started: float, failed_at: float = math.inf) -> None:
-        """Take into account how a transfer ended that was started at this time; when its row had failed before."""
+    def learn(self, outcome: Payload | Failure, now: float, started: float, failed_from: float = math.inf) -> None:
+        """Take into account how a transfer ended that was started at this time; and when the first
+        attempt was that failed."""
         if now - self._counted_from > _MEMORY:
             self._answers //= 2
             self._timeouts //= 2
@@ -147,21 +149,25 @@ class Host:
             self._answers += 1
             self.silent = False
             if self.allowance.fruitless:
-                self._retests_pay = failed_at < now
-            self._answered_at = now
+                self._retests_pay = failed_from < started
+            self._answered_from = max(self._answered_from, started)
             self.allowance.answered(now, started)
         elif code in TIMEOUTS:
-            self._learn_timeout(outcome, now, started)
+            self._learn_timeout(outcome, now, started, failed_from)
         else:
-            self._learn_refusal(outcome, now, started, failed_at)
+            self._learn_refusal(outcome, now, started, failed_from)
 
-    def _learn_refusal(self, refusal: Failure, now: float, started: float, failed_at: float) -> None:
+    def _answered_beside(self, failed_from: float) -> bool:
+        """Whether it has answered transfers that were started with, or after, one that failed."""
+        return failed_from < self._answered_from + _AT_THE_SAME_TIME
+
+    def _learn_refusal(self, refusal: Failure, now: float, started: float, failed_from: float) -> None:
         allowance, asked = self.allowance, refusal.retry_after
         self._silence = 0
-        if failed_at < now:
+        if failed_from < started:
             self._retests_pay = False
         self.silent = not self._answers
-        is_bad_file = allowance.fruitless >= _PAUSES and failed_at < self._answered_at + _AT_THE_SAME_TIME
+        is_bad_file = allowance.fruitless >= _PAUSES and self._answered_beside(failed_from)
         if (self._retests_pay or is_bad_file) and refusal.code == "http_503" and not asked:
             return  # it says nothing of the host
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
@@ -172,13 +178,20 @@ class Host:
         if allowance.fruitless >= (_REFUSALS if asked else _REFUSALS_UNASKED):
             self.down_until, self.down_as = now + _DOWN, refusal
 
-    def _learn_timeout(self, timeout: Failure, now: float, started: float) -> None:
+    def _learn_timeout(self, timeout: Failure, now: float, started: float, failed_from: float) -> None:
+        if min(started, failed_from) < max(self._answered_from, self._doubted_at):
+            return  # its file hangs, or it tells nothing new
         self._timeouts += 1
         self._silence = self._silence + 1 if timeout.received < _SIGN_OF_LIFE else 0
         if self._silence and not self._answers:
             self.allowance.limit_to(max(1.0, float(SILENCE - self._silence)))
             if self._silence >= SILENCE:
                 self.down_until, self.down_as = now + _DOWN, None
+        elif self._silence >= SILENCE:  # it has answered lately: it may have had too many transfers at once
+            self._answers = self._silence = 0
+            self._doubted_at = now
+            self.allowance.timed_out(now, started, self.in_flight)
+            self.allowance.limit_to(float(SILENCE))
         if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
             self.allowance.timed_out(now, started, self.in_flight)
         self.silent = not self._answers or self._silence > 0
@@ -239,7 +252,8 @@ class Attempt:
     sent: int = 0  # how often it was started, whatever for
     deferrals: int = 0  # how often the host asked for it to come later
     excuses: int = 0  # how often it failed for reasons of ours
-    failed_at: float = math.inf  # when it failed first, and was to be tried again
+    was_refused: bool = False  # the last time that it was tried
+    failed_from: float = math.inf  # when the first attempt was started, if it failed
     probe: bool = False  # only to see whether anything comes back; its row is none of the list
     started: float = 0.0  # by the schedule's clock, like the times below
     deadline: float = 0.0  # when its time may be up, unless bytes have come

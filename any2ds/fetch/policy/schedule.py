@@ -27,7 +27,7 @@ from any2ds.core.metrics import Backlog
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.core.schemes import SERVERS, WEB
-from any2ds.fetch.policy.hosts import FIRST_AT_ONCE, LEAST_FIRST, SILENCE, Attempt, Host, HostPolicy, Slots
+from any2ds.fetch.policy.hosts import BUSY, FIRST_AT_ONCE, LEAST_FIRST, SILENCE, Attempt, Host, HostPolicy, Slots
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import normalize
 
@@ -322,7 +322,7 @@ class Schedule:
             self._release(attempt)
         else:
             host.deferred -= 1
-        host.learn(outcome, now, attempt.started, attempt.failed_at)
+        host.learn(outcome, now, attempt.started, attempt.failed_from)
         if host.queue:
             self._go_on_with(host, now)
         if isinstance(outcome, Payload):
@@ -345,7 +345,7 @@ class Schedule:
         """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
         if failure is not None:
-            attempt.host.learn(failure, now, attempt.started, attempt.failed_at)
+            attempt.host.learn(failure, now, attempt.started, attempt.failed_from)
             if attempt.host.queue:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
@@ -459,7 +459,7 @@ class Schedule:
         wait = self.backoff(attempt.number)
         number, deferrals = attempt.number + 1, attempt.deferrals
         is_told_to_wait = failure.retry_after is not None or (failure.code == "http_429" and not attempt.asks)
-        if failure.code in ("http_429", "http_503") and is_told_to_wait:
+        if failure.code in BUSY and is_told_to_wait:
             retry_after = failure.retry_after or 0.0
             if retry_after > attempt.host.policy.max_retry_after:
                 return False
@@ -471,8 +471,9 @@ class Schedule:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        failed_at = min(attempt.failed_at, now)
-        self._defer(replace(attempt, number=number, deferrals=deferrals, failed_at=failed_at), now + wait)
+        again = replace(attempt, number=number, deferrals=deferrals, was_refused=failure.code in BUSY)
+        again.failed_from = min(attempt.failed_from, attempt.started)
+        self._defer(again, now + wait)
         return True
 
     def _defer(self, attempt: Attempt, due: float) -> None:
@@ -506,7 +507,7 @@ class Schedule:
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
-        if attempt.asks or (attempt.sent and attempt.host.puts_first(attempt)):
+        if attempt.asks or (attempt.was_refused and attempt.host.puts_first(attempt)):
             attempt.host.queue.appendleft(attempt)
         else:
             attempt.host.queue.append(attempt)

@@ -430,7 +430,8 @@ def bomb(header: bool) -> bytes:
 @pytest.mark.parametrize("options", [{}, {"video_size": 64}, {"frames": 2}, {"clip_seconds": 0.1}])
 def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
     found = made(bomb(header=True), **options)
-    assert (code_of(found), found.fields["error_message"]) == ("too_many_pixels", "65535 x 65535")
+    assert code_of(found) == "not_decodable"
+    assert "far more pixels than --max_image_area" in found.fields["error_message"]
     assert media_steps("video", **options).memory(bomb(header=True), SERVED_AS) < 20_000_000
     if options:
         assert code_of(made(bomb(header=False), **options)) == "not_decodable"

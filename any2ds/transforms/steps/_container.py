@@ -1,4 +1,4 @@
-"""Reads containers of sound and video without FFmpeg: is the end missing, how large and how rotated are pictures?
+"""Reads containers of sound and video without FFmpeg: is the end missing, how are pictures rotated?
 
 Containers are trees of boxes with sizes (ISO/IEC 14496-12, RIFF, EBML), or rows of pages (Ogg). FFmpeg reads one with a
 missing end as far as it goes, and calls that a file.
@@ -6,7 +6,6 @@ missing end as far as it goes, and calls that a file.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 
@@ -16,12 +15,7 @@ _EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _OGG = b"OggS"
 # Tracks, TrackEntry and what is in it: https://www.matroska.org/technical/elements.html
 _TRACK = (b"\x16T\xaek", b"\xae")
-_VIDEO, _WIDTH, _HEIGHT, _PROJECTION, _ROLL = b"\xe0", b"\xb0", b"\xba", b"vp", b"vu"
-# The format of a stream of pictures is a BITMAPINFOHEADER, which begins with its size, 40.
-_BITMAP = re.compile(rb"strf....\x28\0\0\0", re.DOTALL)
-_FRAME = 40  # bytes of an MP3 before the name of its first frame, at most
-_MOST_TAGS = 256 << 10
-_AVI_HEADER = 1 << 16  # bytes in which the formats of an AVI file stand
+_VIDEO, _PROJECTION, _ROLL = b"\xe0", b"vp", b"vu"
 
 
 def missing_end(data: bytes) -> str:
@@ -37,25 +31,6 @@ def missing_end(data: bytes) -> str:
     else:
         claimed = 0
     return f"it ends after {len(data):,} of {claimed:,} bytes" if claimed > len(data) else ""
-
-
-def claimed_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the largest picture that its header speaks of; 0 x 0 if there is none, or it is not known."""
-    found: list[tuple[int, int]] = []
-    if data[:4] == _EBML:
-        videos = _elements(data, _segment(data), len(data), (*_TRACK, _VIDEO))
-        found += ((_number(video, _WIDTH), _number(video, _HEIGHT)) for video in videos)
-    elif data[4:8] in _ISO:
-        for start, end in _tracks(data):
-            if _kind(data, start, end) == b"vide":
-                for first, last in _inside(data, start, end, (b"mdia", b"minf", b"stbl", b"stsd")):
-                    for _, at, _ in _boxes(data, first + 8, last):  # behind version and count
-                        found += struct.iter_unpack(">HH", data[at + 24 : at + 28])
-    elif data[:4] == b"RIFF" and data[8:12] == b"AVI ":
-        for match in _BITMAP.finditer(data, 0, _AVI_HEADER):
-            found += struct.iter_unpack("<ii", data[match.end() : match.end() + 8].ljust(8, b"\0"))
-    width, height = max(found, key=lambda size: abs(size[0] * size[1]), default=(0, 0))
-    return abs(width), abs(height)
 
 
 def rotation(data: bytes) -> int:
@@ -167,10 +142,6 @@ def _elements(data: bytes, start: int, end: int, way: tuple[bytes, ...]) -> Iter
         start = content + size
 
 
-def _number(data: bytes, name: bytes) -> int:
-    return int.from_bytes(next(_elements(data, 0, len(data), (name,)), b""), "big")
-
-
 def _rolled(data: bytes) -> int:
     found = next(_elements(data, _segment(data), len(data), (*_TRACK, _VIDEO, _PROJECTION, _ROLL)), b"")
     if len(found) not in (4, 8):
@@ -207,29 +178,7 @@ def _ogg_end(data: bytes) -> int:
 
 def tells_its_length(data: bytes) -> bool:
     """Whether an MP3 begins with a frame that holds the number of frames."""
-    return bool(_xing(data))
-
-
-def has_its_length(data: bytes) -> bool:
-    """Whether its size is about the one in that frame: tags may follow."""
-    found = _xing(data)
-    if found is None:
-        return False
-    name, start = found
-    if name == b"VBRI":
-        size = int.from_bytes(data[start + 10 : start + 14], "big")
-    else:
-        flags = int.from_bytes(data[start + 4 : start + 8], "big")
-        at = start + 8 + (4 if flags & 1 else 0)
-        size = int.from_bytes(data[at : at + 4], "big") if flags & 2 else 0
-    return size - size // 100 <= len(data) - start + _FRAME <= size + size // 100 + _MOST_TAGS if size else False
-
-
-def _xing(data: bytes) -> tuple[bytes, int] | None:
-    """The name of that frame, and where it stands."""
     tags = 0
     if data[:3] == b"ID3":  # its size has seven bits in each byte
         tags = 10 + sum((byte & 127) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=False))
-    head = data[tags : tags + 256]
-    found = [(at, name) for name in (b"Xing", b"Info", b"VBRI") if (at := head.find(name)) >= 0]
-    return (min(found)[1], tags + min(found)[0]) if found else None
+    return any(name in data[tags : tags + 256] for name in (b"Xing", b"Info", b"VBRI"))

@@ -19,7 +19,7 @@ import av.error
 
 from any2ds.core.errors import NotDecodable
 from any2ds.transforms.contract import Rejected
-from any2ds.transforms.steps._container import missing_end, rotation, tells_its_length
+from any2ds.transforms.steps._container import has_its_length, missing_end, rotation, tells_its_length
 
 # Playlists and lists of files are formats as well to FFmpeg, with URLs and paths in them that it would open: of a
 # stranger's file only those that contain what they say.
@@ -33,10 +33,11 @@ _GUESSED = frozenset(
     {"aac", "ac3", "amr", "dts", "eac3", "h261", "h263", "h264", "hevc", "loas", "m4v", "mp3", "mpegvideo"}
 )
 _MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
-# Formats with the right duration in the header, of which a missing end shows in sizes or last times; of others all
-# packets are read.
+# Formats with the right duration in the header, of which a missing end shows in sizes; others are asked for their last
+# packet.
 _COMPLETE_BY_SIZE = ("mov,", "matroska", "wav", "avi", "ogg", "mpeg", "mpegts")
 LEAST_PART = 0.9  # of the duration in a header: with less a file is cut off, or damaged
+_BEFORE_END = 1.0  # seconds, where the end is looked for
 LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
 MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
 _MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of a stream that was cut out of another
@@ -117,7 +118,9 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         if found.duration is None or (found.container in _GUESSED and not tells_its_length(data)):
             streams = [stream for stream in (sound, picture) if stream is not None]
             return replace(found, duration=_measured(container, streams) or found.duration)
-        if not exact and found.container.startswith(_COMPLETE_BY_SIZE):
+        is_mp3 = found.container == "mp3"
+        is_complete = has_its_length(data) if is_mp3 else found.container.startswith(_COMPLETE_BY_SIZE)
+        if not exact and (is_complete or _reaches(container, found.duration)):
             return found
     with opened(data, max_pixels) as container, reading():
         return _judged(found, _measured(container, list(container.streams)))
@@ -158,6 +161,25 @@ def _refuse_missing_packets(container: Any, size: int) -> None:
         entries: Any = getattr(stream, "index_entries", ())  # not there in PyAV 16
         if len(entries) and (end := entries[-1].pos + entries[-1].size) > size:
             raise NotDecodable(f"it ends after {size:,} of {end:,} bytes")
+
+
+def _reaches(container: Any, duration: float) -> bool:
+    """Whether there is a packet near the end of that duration; without one, FFmpeg may only be unable to seek there.
+
+    Where the container stands afterwards is not known.
+    """
+    start, enough = container.start_time or 0, duration - MOST_PADDING
+    try:
+        container.seek(start + int(max(0.0, duration - _BEFORE_END) * 1_000_000))
+        for packet in container.demux():
+            at = packet.pts if packet.pts is not None else packet.dts
+            if not packet.size or at is None or not packet.time_base:
+                continue
+            if (at + (packet.duration or 0)) * packet.time_base - Fraction(start, 1_000_000) >= enough:
+                return True
+    except (av.error.FFmpegError, OverflowError):
+        pass
+    return False
 
 
 def _judged(facts: Facts, seconds: float | None) -> Facts:

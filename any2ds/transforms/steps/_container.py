@@ -16,6 +16,8 @@ _OGG = b"OggS"
 # Tracks, TrackEntry and what is in it: https://www.matroska.org/technical/elements.html
 _TRACK = (b"\x16T\xaek", b"\xae")
 _VIDEO, _PROJECTION, _ROLL = b"\xe0", b"vp", b"vu"
+_FRAME = 40  # bytes of an MP3 before the name of its first frame, at most
+_MOST_TAGS = 256 << 10
 
 
 def missing_end(data: bytes) -> str:
@@ -178,7 +180,29 @@ def _ogg_end(data: bytes) -> int:
 
 def tells_its_length(data: bytes) -> bool:
     """Whether an MP3 begins with a frame that holds the number of frames."""
+    return bool(_xing(data))
+
+
+def has_its_length(data: bytes) -> bool:
+    """Whether its size is about the one in that frame: tags may follow."""
+    found = _xing(data)
+    if found is None:
+        return False
+    name, start = found
+    if name == b"VBRI":
+        size = int.from_bytes(data[start + 10 : start + 14], "big")
+    else:
+        flags = int.from_bytes(data[start + 4 : start + 8], "big")
+        at = start + 8 + (4 if flags & 1 else 0)
+        size = int.from_bytes(data[at : at + 4], "big") if flags & 2 else 0
+    return size - size // 100 <= len(data) - start + _FRAME <= size + size // 100 + _MOST_TAGS if size else False
+
+
+def _xing(data: bytes) -> tuple[bytes, int] | None:
+    """The name of that frame, and where it stands."""
     tags = 0
     if data[:3] == b"ID3":  # its size has seven bits in each byte
         tags = 10 + sum((byte & 127) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=False))
-    return any(name in data[tags : tags + 256] for name in (b"Xing", b"Info", b"VBRI"))
+    head = data[tags : tags + 256]
+    found = [(at, name) for name in (b"Xing", b"Info", b"VBRI") if (at := head.find(name)) >= 0]
+    return (min(found)[1], tags + min(found)[0]) if found else None

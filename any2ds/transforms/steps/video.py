@@ -168,25 +168,22 @@ class VideoTransform(AudioTransform):
 
     def _stills(self, sample: Sample, facts: Facts, clips: Sequence[Clip], images: ImageWork) -> Iterator[Sample]:
         """The frames as images, which are treated as any image is but never were a file before."""
-        parts = self._parts(sample, facts, clips)
-        if self._count(parts) > _MOST_STILLS:  # a header may claim centuries: count by the packets
-            facts = _av.facts_of(facts.data, self._max_pixels, exact=True)
-            parts = self._parts(sample, facts, clips)
-            if self._count(parts) > _MOST_STILLS:
-                raise self._too_many_stills()
         assert facts.picture is not None
         size = _video.size_of(facts.picture, self._video.video_size)
-        left, once = self._limit, not self._video.frames
-        for marked, clip in parts:
+        left, count, once = self._limit, 0, not self._video.frames
+        for marked, clip in self._parts(sample, facts, clips):
             if clip is None:
                 yield marked
                 continue
             for at, pixels in _video.stills(facts, self._times(clip), clip.end, size, once):
                 made = images.of_pixels(marked.with_fields(frame_time=at), pixels)
                 left -= made.size
+                count += 1
                 if left < 0:
                     message = f"its images are more than {self._limit:,} bytes (--unpack_max_bytes)"
                     raise Rejected("unpacks_too_large", message)
+                if count > _MOST_STILLS:
+                    raise _too_many_stills()
                 yield made
 
     def _parts(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> list[tuple[Sample, Clip | None]]:
@@ -197,34 +194,29 @@ class VideoTransform(AudioTransform):
         known = [seconds for seconds in (facts.picture.seconds, facts.duration) if seconds]
         return [(sample, Clip(0.0, min(known) if known else 0.0 if self._video.frames else math.inf))]
 
-    def _count(self, parts: Sequence[tuple[Sample, Clip | None]]) -> float:
-        """How many images these parts become at most; those without a known end are counted while they are made."""
-        return sum(self._count_in(clip) for _, clip in parts if clip is not None and math.isfinite(clip.end))
-
-    def _count_in(self, clip: Clip) -> float:
-        if self._video.frames:
-            return self._video.frames
-        found = (clip.end - clip.start) / self._video.frame_interval + 1 - 1e-9
-        return max(1, math.floor(found)) if math.isfinite(found) else math.inf
-
     def _times(self, clip: Clip) -> Iterator[float]:
-        """In the middle of so many equal parts, or from the start on every so many seconds."""
-        count, every = self._video.frames, self._video.frame_interval
-        if count:
-            part = (clip.end - clip.start) / (2 * count)
-            yield from (clip.start + part * (2 * number + 1) for number in range(count))
-            return
-        count = int(min(self._count_in(clip), _MOST_STILLS + 1))
-        yield from (clip.start + number * every for number in range(count))
-        if count > _MOST_STILLS:  # asked for only if the last one was on screen
-            raise self._too_many_stills()
+        """In the middle of so many equal parts, or from the start on every so many seconds: as many as a clip has.
 
-    def _too_many_stills(self) -> Rejected:
-        named = "frames" if self._video.frames else "frame_interval"
-        return Rejected("unpacks_too_large", f"it becomes more than {_MOST_STILLS:,} images (--{named})")
+        Its end is infinite where nothing tells it: times are asked for as long as there are frames.
+        """
+        frames, every = self._video.frames, self._video.frame_interval
+        if frames:
+            part = (clip.end - clip.start) / (2 * frames)
+            yield from (clip.start + part * (2 * number + 1) for number in range(frames))
+            return
+        for number in range(_MOST_STILLS):
+            at = clip.start + number * every
+            if number and at >= clip.end - 1e-9 * every:
+                return
+            yield at
+        raise _too_many_stills()
 
 
 PART = VideoTransform
+
+
+def _too_many_stills() -> Rejected:
+    return Rejected("unpacks_too_large", f"it becomes more than {_MOST_STILLS:,} images (--frames, --frame_interval)")
 
 
 def _check(media: MediaOptions) -> None:

@@ -37,7 +37,7 @@ _MOST_FAILURES = 3  # of children, after which no more are started
 _TEXTS = re.compile(r"text/|application/(json|jsonl|x-ndjson|xml|xhtml\+xml|ld\+json|javascript|yaml|x-yaml)")
 _UNFOLDS = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
 _TEXT_ENDS = re.compile(r"txt|text|md|rst|x?html?|xml|jsonl?|[ct]sv|ya?ml|srt|vtt|tex|py|c|js|css")
-_SAFE = {"jpeg": "image/jpeg", "png": "image/png", "gif": "image/gif", "webp": "image/webp"}
+_SAFE = {"jpeg": "image/jpeg", "png": "image/png"}  # image types that need no library for their size
 _LIBRARIES = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}
 
 
@@ -115,11 +115,16 @@ def as_it_is(data: bytes) -> Picture | None:
     kind = head.kind_of(data)
     if kind not in _SAFE or len(data) > _MOST_BYTES_AS_IS:
         return None
-    with contextlib.suppress(NotDecodable):
-        found = head.read(data, kind)
-        if found and found.width * found.height <= _MOST_PIXELS_AS_IS and not found.is_animated:
-            return Picture(data, _SAFE[kind], found.width, found.height)
-    return None
+    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")  # of a PNG
+    if kind == "jpeg":
+        try:
+            found = head.of_jpeg(data)
+        except NotDecodable:
+            return None
+        width, height = found.width, found.height
+    is_animated = kind == "png" and b"acTL" in data
+    is_small = 0 < width * height <= _MOST_PIXELS_AS_IS
+    return Picture(data, _SAFE[kind], width, height) if is_small and not is_animated else None
 
 
 def beginning_of(data: bytes, mime_type: str, ext: str) -> str:

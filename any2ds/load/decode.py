@@ -199,8 +199,7 @@ def _orientation_of_jpeg(data: bytes) -> int:
     """1 to 8, as Exif has it."""
     if data.find(b"Exif\0", 0, _EXIF_WITHIN) < 0:
         return 1
-    found = head.read(data, "jpeg")
-    return 1 if found is None else found.orientation
+    return head.of_jpeg(data).orientation
 
 
 def _orientation_of(opened: Any) -> int:

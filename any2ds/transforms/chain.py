@@ -327,10 +327,16 @@ def _asked_for(media: MediaOptions) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield name, asked
 
 
-def _asking(step: str, media: MediaOptions) -> Iterator[str]:
-    """The options that ask for `step`."""
-    if not (step in _UNDECODED and media.files.disable_all_reencoding):
-        yield from (option for option in media.asked() if option in STEPS[step].options)
+def _asking(step: str, media: MediaOptions) -> list[str]:
+    """The options that ask for `step`. The step for video is the one for sound, too, where both are asked for."""
+    if step in _UNDECODED and media.files.disable_all_reencoding:
+        return []
+    asked = [option for option in media.asked() if option in STEPS[step].options]
+    if step == "audio" and _asking("video", media):
+        return []
+    if step == "video" and asked:
+        asked += [option for option in media.asked() if option in STEPS["audio"].options and option not in asked]
+    return asked
 
 
 def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[str, Any]]:
@@ -357,7 +363,7 @@ def _step(name: str, part: Callable[[MediaOptions], Any], media: MediaOptions) -
     steps = dict[str, Any]()
     for member, own in of.items():
         try:
-            if any(_asking(name, own)):
+            if _asking(name, own):
                 steps[member] = part(own)
         except OptionError as error:
             raise OptionError(f"member_options: {member}: {error}") from None

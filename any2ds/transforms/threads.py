@@ -21,7 +21,6 @@ from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Made
 from any2ds.transforms.contract import GivenUp
 
-_STILL_COUNTED = 2  # times the timeout: so long does the memory of a thread that was given up count, if it goes on
 _MOST_LEFT_BEHIND = 100  # threads that hang; beyond that the process gives up
 
 
@@ -92,7 +91,6 @@ class WorkerThread:
     began: float = 0.0
     step: str = ""  # that is being made ready
     is_left: bool = False  # it was given up
-    counted_until: float = 0.0  # when the memory of a task that was given up counts no longer, even if it goes on
 
     def begin(self) -> None:
         """The clock of its timeout starts now."""
@@ -125,7 +123,7 @@ class ThreadPool:
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
         self._outbox: SimpleQueue[_Done] = SimpleQueue()
         self._threads: list[WorkerThread] = []
-        self._left: list[WorkerThread] = []  # that were given up, and still run or hold memory
+        self._left: list[threading.Thread] = []  # that were given up, and may still run
         self._ending = threading.Lock()  # its holder decides how a task ends
         self._resized = threading.Condition()
         self._is_closed = False
@@ -184,7 +182,6 @@ class ThreadPool:
 
     def _late(self) -> Iterator[tuple[Task, None]]:
         now = time.monotonic()
-        self._release_left(now)
         for worker_thread in list(self._threads):
             task, began = worker_thread.task, worker_thread.began
             if task is None or task.isolated or not (began and self._timeout) or now - began <= self._timeout:
@@ -198,29 +195,15 @@ class ThreadPool:
                     )
                 worker_thread.is_left = True
                 _interrupt(worker_thread)
-            worker_thread.counted_until = now + _STILL_COUNTED * self._timeout
+            self._budget.change(task.memory, 0)  # else one that never ends would hold up the others for ever
             self._leave(worker_thread)
             self._forget(task)
             yield task, None
 
-    def _release_left(self, now: float) -> None:
-        """Free the memory of threads that were given up when they end.
-
-        A thread that never ends holds up the others for a while only.
-        """
-        left, self._left = self._left, []
-        for worker_thread in left:
-            is_alive = worker_thread.thread is not None and worker_thread.thread.is_alive()
-            if worker_thread.task is not None and (not is_alive or now > worker_thread.counted_until):
-                self._budget.change(worker_thread.task.memory, 0)
-                worker_thread.task = None
-            if is_alive:
-                self._left.append(worker_thread)
-
     def _leave(self, worker_thread: WorkerThread) -> None:
         self._threads.remove(worker_thread)
         assert worker_thread.thread is not None
-        self._left.append(worker_thread)
+        self._left = [*(one for one in self._left if one.is_alive()), worker_thread.thread]
         if len(self._left) > _MOST_LEFT_BEHIND:
             raise RuntimeError(f"{len(self._left)} files have taken longer than --transform_timeout, and still do")
         self._start(worker_thread.number)

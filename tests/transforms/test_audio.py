@@ -42,7 +42,8 @@ def cut(
     **options: Any,
 ) -> list[Sample]:
     """What becomes of a file, served as `media_type`, in a row with `columns`; `limit` is in bytes of the result."""
-    return media_steps("audio", "video", unpack_max_bytes=limit, **options)(data, media_type, columns)
+    step = "audio" if {"clip_seconds", "clips_col"}.isdisjoint(options) else "video"
+    return media_steps(step, unpack_max_bytes=limit, **options)(data, media_type, columns)
 
 
 def clean(sound: Any, rate: int, hertz: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from PIL import ExifTags, Image, ImageCms, ImageOps
+from PIL import Image, ImageOps
 
 from any2ds.core.errors import OptionError
 from any2ds.core.samples import Sample
@@ -223,18 +223,6 @@ def test_exif_is_json_by_the_names_of_its_standard() -> None:
     assert "exif" not in through(encoded(LARGE, "JPEG", exif=exif)).fields
     broken = encoded(LARGE, "JPEG", exif=b"Exif\0\0II*\0" + b"\xff" * 50)
     assert through(broken, extract_exif=True).fields["exif"] is None
-
-
-def test_exif_of_tiff_has_nothing_of_how_the_file_is_built() -> None:
-    exif = Image.Exif()
-    exif[0x010F] = "Maker"
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    data = encoded(LARGE, "TIFF", exif=exif, compression="jpeg", icc_profile=profile)
-    with Image.open(io.BytesIO(data)) as image:
-        assert {"StripOffsets", "JPEGTables"} <= {ExifTags.TAGS.get(tag) for tag in image.getexif()}
-    found = json.loads(through(data, extract_exif=True).fields["exif"])
-    assert found["Make"] == "Maker"
-    assert not any(name.startswith(("Strip", "Tile", "JPEG", "InterColor")) for name in found)
 
 
 @pytest.mark.parametrize(("format", "limit"), [("webp", "16,383"), ("jpg", "65,500"), ("avif", "32,768")])

@@ -4,6 +4,7 @@ import base64
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -730,29 +731,27 @@ def test_functions_travel_by_their_names(
     assert f'"own_steps_{distributor}:Inner.drop"' in (tmp_path / "out" / ".any2ds/run").read_text()
 
 
-def test_what_worker_processes_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def local(sample: Sample) -> Sample:
-        return sample
+def test_functions_without_a_module_travel_by_their_code_and_what_cannot_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    words = "by code"
 
-    def of_main(sample: Sample) -> Sample:
-        return sample
+    @any2ds.transform(columns={"words": str}, batch_size=2)
+    class Local:
+        def __call__(self, samples: list[Sample]) -> list[Sample]:
+            return [sample.with_fields(words=words) for sample in samples]
 
-    of_main.__module__, of_main.__qualname__ = "__main__", "of_main"
-    elsewhere = type(sys)("never_written")
-    exec("def f(sample): return sample", vars(elsewhere))
-    monkeypatch.setitem(sys.modules, "never_written", elsewhere)
-    for step, words in (
-        (lambda sample: sample, "a lambda has no name: name a file, transform='my_step.py:clean'"),
-        (local, "it is made inside of a function"),
-        (of_main, "it belongs to the program, or notebook, itself"),
-        (elsewhere.f, "would not find a module never_written"),
-        (Scores(), "a Scores object has no name"),
-    ):
-        with pytest.raises(OptionError) as caught:
-            any2ds.download(["http://127.0.0.1:9/"], output_folder=tmp_path / "out", transform=step, quiet=True)
-        assert words in str(caught.value)
-        assert "distributor='inline'" in str(caught.value)
-        assert not (tmp_path / "out").exists()
+    options: dict[str, Any] = {"output_folder": tmp_path / "out", "output_format": "parquet", "quiet": True}
+    steps = [lambda sample: sample.with_data(sample.data[:3]), Local]
+    any2ds.download([server.url("0.bin")], transform=steps, processes_count=1, **options)
+    (row,) = pq.read_table(tmp_path / "out" / "00000.parquet").to_pylist()
+    assert (row["data"], row["words"]) == (b"\0\0\0", "by code")
+
+    lock = threading.Lock()
+    options["output_folder"] = tmp_path / "refused"
+    with pytest.raises(OptionError, match=r"worker processes cannot be sent it: .*lock.*distributor='inline'"):
+        any2ds.download([server.url("0.bin")], transform=lambda sample: lock and sample, **options)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_program_whose_step_starts_it_again_is_told_so(server: Server, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from any2ds.core.errors import NotDecodable, error_text
 from any2ds.transforms.image import colour
 from any2ds.transforms.image.colour import Pixels
-from any2ds.transforms.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core
+from any2ds.transforms.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core, png_exif
 
 _OPENERS: dict[str, Callable[..., ImageFile]] = {
     "jpeg": JpegImageFile,
@@ -47,6 +47,7 @@ _REDUCED = {
 }
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "I;16": 1, "I;16B": 1, "I": 1, "F": 1, "LA": 2, "RGB": 3}
 _SIXTEEN = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
+_PNG_BITS = 24  # where a PNG says how many bits a channel has
 # Warnings of libjpeg (its jerror.h, JWRN_...) where the pixels are not what they were.
 _DAMAGE = re.compile("Corrupt JPEG data: |Premature end of JPEG")
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
@@ -65,21 +66,22 @@ def be_single() -> None:
 
 
 def head_by_pillow(data: bytes, kind: str) -> Head:
-    """For kinds that `head.read` does not know. Raises NotDecodable."""
+    """The head of an image that is no JPEG. Raises NotDecodable."""
     with _translated(), _opened(data, kind) as image:
-        exif: bytes | None = image.info.get("exif")
+        exif: bytes | None = png_exif(data) if kind == "png" else image.info.get("exif")
+        is_deep = image.mode in _SIXTEEN or (kind == "png" and data[_PNG_BITS] == 16)  # of which Pillow makes RGB
         exif = exif.removeprefix(b"Exif\0\0") if exif else None
         return Head(
             kind,
             image.width,
             image.height,
             _CHANNELS.get(image.mode, 4),
-            16 if image.mode in _SIXTEEN else 8,
+            16 if is_deep else 8,
             # Pillow turns TIFF itself; its sizes are upright.
             1 if kind == "tiff" else orientation_of(exif),
             exif or (image.getexif().tobytes() or None if kind == "tiff" else None),
             image.info.get("icc_profile"),
-            is_animated=kind != "tiff" and getattr(image, "n_frames", 1) > 1,
+            is_animated=kind != "tiff" and getattr(image, "is_animated", False),
             is_turned_by_decoder=isinstance(image, TiffImageFile) and image.tag_v2.get(0x0112, 1) != 1,
         )
 

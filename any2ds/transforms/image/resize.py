@@ -17,7 +17,6 @@ INTERPOLATIONS = {
 }
 _NEARLY = 2.0  # times smaller: four pixels are mixed for each, and there are no more than that
 _SOFTER = 0.17  # of a pixel's two neighbours, for each time that it is smaller: least squares against INTER_AREA
-_MOST_FLOATS = 2_000_000  # pixels
 
 
 def resized(
@@ -31,15 +30,9 @@ def resized(
     width, height = size
     if pixels.shape[:2] == (height, width):
         return pixels
-    if interpolation == cv2.INTER_AREA:
-        if is_of_jpeg and 1 / _NEARLY <= min(factors) <= max(factors) <= 1:
-            return _nearly_averaged(pixels, factors)[:height, :width]
-        is_small = pixels.dtype == np.uint8 and pixels.shape[0] * pixels.shape[1] <= _MOST_FLOATS
-        if is_small and not all(_is_whole(1 / factor) for factor in factors):
-            # OpenCV averages floats with the processor's vectors, and bytes without unless it is by whole factors: the
-            # very same values, up to a quarter faster.
-            floats = pixels.astype(np.float32)
-            return cv2.convertScaleAbs(_scaled(floats, factors, interpolation))[:height, :width]
+    is_nearly = 1 / _NEARLY <= min(factors) <= max(factors) <= 1
+    if interpolation == cv2.INTER_AREA and is_of_jpeg and is_nearly:
+        return _nearly_averaged(pixels, factors)[:height, :width]
     return _scaled(pixels, factors, interpolation)[:height, :width]
 
 
@@ -56,7 +49,3 @@ def _nearly_averaged(pixels: Pixels, factors: tuple[float, float]) -> Pixels:
 
 def _scaled(pixels: Pixels, factors: tuple[float, float], interpolation: int) -> Pixels:
     return cv2.resize(pixels, None, fx=factors[0], fy=factors[1], interpolation=interpolation)
-
-
-def _is_whole(factor: float) -> bool:
-    return abs(factor - round(factor)) < 1e-9

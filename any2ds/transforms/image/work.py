@@ -229,7 +229,7 @@ def head_of(data: bytes) -> Head | None:
         if head.is_svg(data):
             return None
         raise NotDecodable("not an image")
-    return head.read(data, kind) or decode.head_by_pillow(data, kind)
+    return head.of_jpeg(data) if kind == "jpeg" else decode.head_by_pillow(data, kind)
 
 
 def _untouched(sample: Sample, to_blur: Sequence[Box]) -> Sample:

@@ -50,21 +50,6 @@ Pieces = Iterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    most_files: int
-    most_bytes: int  # unpacked
-
-    @property
-    def most_entries(self) -> int:
-        """Folders, links, what file managers leave behind: each costs something."""
-        return max(_ENTRIES, _ENTRIES_PER_FILE * self.most_files)
-
-    def allowed(self, size: int) -> int:
-        """Bytes that an archive of `size` bytes may unpack to."""
-        return min(self.most_bytes, max(_SMALL, _MOST_RATIO * size))
-
-
-@dataclass(frozen=True, slots=True)
 class Member:
     """A file of an archive."""
 
@@ -76,29 +61,31 @@ class Member:
 class Meter:
     """Counts what is unpacked, whatever headers say. Raises Rejected beyond the limits."""
 
-    def __init__(self, limits: Limits, size: int) -> None:
-        self._limits, self._size = limits, size
+    def __init__(self, most_files: int, most_bytes: int, size: int) -> None:
+        """`size` is that of the archive in bytes, `most_bytes` those that any archive may unpack to."""
+        self._most_files, self._most_bytes, self._size = most_files, most_bytes, size
+        self.allowed = min(most_bytes, max(_SMALL, _MOST_RATIO * size))  # bytes that this one may unpack to
+        # Folders, links, what file managers leave behind: each costs something.
+        self._most_entries = max(_ENTRIES, _ENTRIES_PER_FILE * most_files)
         self._files = self._entries = self._bytes = 0
 
     def count_files(self, count: int) -> None:
         self._files += count
-        if self._files > self._limits.most_files:
-            raise _too_much(f"it has more than {self._limits.most_files} files")
+        if self._files > self._most_files:
+            raise _too_much(f"it has more than {self._most_files} files")
 
     def count_entry(self) -> None:
         """Something in the archive, file or not."""
         self._entries += 1
-        if self._entries > self._limits.most_entries:
-            raise _too_much(f"it has more than {self._limits.most_entries} entries")
+        if self._entries > self._most_entries:
+            raise _too_much(f"it has more than {self._most_entries} entries")
 
     def count_bytes(self, count: int) -> None:
-        limits = self._limits
         self._bytes += count
-        if self._bytes <= limits.allowed(self._size):
-            return
-        if self._bytes > limits.most_bytes:
-            raise _too_much(f"it unpacks to more than {limits.most_bytes} bytes (--unpack_max_bytes)")
-        raise _too_much(f"it unpacks to more than {_MOST_RATIO} times its {self._size} bytes")
+        if self._bytes > self._most_bytes:
+            raise _too_much(f"it unpacks to more than {self._most_bytes} bytes (--unpack_max_bytes)")
+        if self._bytes > self.allowed:
+            raise _too_much(f"it unpacks to more than {_MOST_RATIO} times its {self._size} bytes")
 
     def over(self, pieces: Pieces) -> Pieces:
         """The pieces, while they are counted."""
@@ -114,10 +101,10 @@ def _too_much(message: str) -> Rejected:
 # --- zip ---
 
 
-def zip_directory(data: bytes, limits: Limits) -> list[zipfile.ZipInfo]:
+def zip_directory(data: bytes, meter: Meter) -> list[zipfile.ZipInfo]:
     """The entries of a zip. Raises NotDecodable, Rejected."""
     try:
-        with zipfile.ZipFile(_ZipFile(data, Meter(limits, len(data)))) as archive:
+        with zipfile.ZipFile(_ZipFile(data, meter)) as archive:
             return archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, OSError) as error:
         raise NotDecodable(f"invalid zip: {error}") from error

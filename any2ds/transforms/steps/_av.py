@@ -19,7 +19,7 @@ import av.error
 
 from any2ds.core.errors import NotDecodable
 from any2ds.transforms.contract import Rejected
-from any2ds.transforms.steps._container import claimed_size, has_its_length, missing_end, rotation, tells_its_length
+from any2ds.transforms.steps._container import has_its_length, missing_end, rotation, tells_its_length
 
 # Playlists and lists of files are formats as well to FFmpeg, with URLs and paths in them that it would open: of a
 # stranger's file only those that contain what they say.
@@ -33,12 +33,13 @@ _GUESSED = frozenset(
     {"aac", "ac3", "amr", "dts", "eac3", "h261", "h263", "h264", "hevc", "loas", "m4v", "mp3", "mpegvideo"}
 )
 _MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
-# Formats with the right duration in the header: a missing end shows in sizes, or they are asked for their last times.
-_RELIABLE_DURATION = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
+# Formats with the right duration in the header, of which a missing end shows in sizes; others are asked for their last
+# packet.
+_COMPLETE_BY_SIZE = ("mov,", "matroska", "wav", "avi", "ogg", "mpeg", "mpegts")
 LEAST_PART = 0.9  # of the duration in a header: with less a file is cut off, or damaged
+_BEFORE_END = 1.0  # seconds, where the end is looked for
 LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
 MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
-_BEFORE_END = 1.0  # seconds, where the end is looked for
 _MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of a stream that was cut out of another
 
 
@@ -98,9 +99,6 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
 
     The duration in the header counts if the file has an end to it. `exact`: it is measured by all packets.
     """
-    width, height = claimed_size(data)
-    if width * height > max_pixels:
-        raise Rejected("too_many_pixels", f"{width} x {height}")
     check_end(data)
     with opened(data, max_pixels) as container, reading():
         sound, picture = sound_of(container), picture_of(container)
@@ -120,8 +118,9 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         if found.duration is None or (found.container in _GUESSED and not tells_its_length(data)):
             streams = [stream for stream in (sound, picture) if stream is not None]
             return replace(found, duration=_measured(container, streams) or found.duration)
-        is_told = found.container.startswith(_RELIABLE_DURATION) and (found.container != "mp3" or has_its_length(data))
-        if not exact and (is_told or _reaches(container, found.duration)):
+        is_mp3 = found.container == "mp3"
+        is_complete = has_its_length(data) if is_mp3 else found.container.startswith(_COMPLETE_BY_SIZE)
+        if not exact and (is_complete or _reaches(container, found.duration)):
             return found
     with opened(data, max_pixels) as container, reading():
         return _judged(found, _measured(container, list(container.streams)))
@@ -302,7 +301,7 @@ def _picture(stream: Any, turn: int) -> Picture:
     context = stream.codec_context
     width, height = int(context.width), int(context.height)
     if width < 1 or height < 1:
-        raise NotDecodable("its header has no width or height")
+        raise NotDecodable("its header has no width or height, or far more pixels than --max_image_area")
     rate, aspect = stream.average_rate or stream.guessed_rate, stream.sample_aspect_ratio
     form = context.format
     bits = 12 if form is None else max(12, sum(part.bits for part in form.components))

@@ -1,4 +1,4 @@
-"""Reads containers of sound and video without FFmpeg: is the end missing, how large and how rotated are pictures?
+"""Reads containers of sound and video without FFmpeg: is the end missing, how are pictures rotated?
 
 Containers are trees of boxes with sizes (ISO/IEC 14496-12, RIFF, EBML), or rows of pages (Ogg). FFmpeg reads one with a
 missing end as far as it goes, and calls that a file.
@@ -6,7 +6,6 @@ missing end as far as it goes, and calls that a file.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 
@@ -16,12 +15,9 @@ _EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _OGG = b"OggS"
 # Tracks, TrackEntry and what is in it: https://www.matroska.org/technical/elements.html
 _TRACK = (b"\x16T\xaek", b"\xae")
-_VIDEO, _WIDTH, _HEIGHT, _PROJECTION, _ROLL = b"\xe0", b"\xb0", b"\xba", b"vp", b"vu"
-# The format of a stream of pictures is a BITMAPINFOHEADER, which begins with its size, 40.
-_BITMAP = re.compile(rb"strf....\x28\0\0\0", re.DOTALL)
+_VIDEO, _PROJECTION, _ROLL = b"\xe0", b"vp", b"vu"
 _FRAME = 40  # bytes of an MP3 before the name of its first frame, at most
 _MOST_TAGS = 256 << 10
-_AVI_HEADER = 1 << 16  # bytes in which the formats of an AVI file stand
 
 
 def missing_end(data: bytes) -> str:
@@ -37,25 +33,6 @@ def missing_end(data: bytes) -> str:
     else:
         claimed = 0
     return f"it ends after {len(data):,} of {claimed:,} bytes" if claimed > len(data) else ""
-
-
-def claimed_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the largest picture that its header speaks of; 0 x 0 if there is none, or it is not known."""
-    found: list[tuple[int, int]] = []
-    if data[:4] == _EBML:
-        videos = _elements(data, _segment(data), len(data), (*_TRACK, _VIDEO))
-        found += ((_number(video, _WIDTH), _number(video, _HEIGHT)) for video in videos)
-    elif data[4:8] in _ISO:
-        for start, end in _tracks(data):
-            if _kind(data, start, end) == b"vide":
-                for first, last in _inside(data, start, end, (b"mdia", b"minf", b"stbl", b"stsd")):
-                    for _, at, _ in _boxes(data, first + 8, last):  # behind version and count
-                        found += struct.iter_unpack(">HH", data[at + 24 : at + 28])
-    elif data[:4] == b"RIFF" and data[8:12] == b"AVI ":
-        for match in _BITMAP.finditer(data, 0, _AVI_HEADER):
-            found += struct.iter_unpack("<ii", data[match.end() : match.end() + 8].ljust(8, b"\0"))
-    width, height = max(found, key=lambda size: abs(size[0] * size[1]), default=(0, 0))
-    return abs(width), abs(height)
 
 
 def rotation(data: bytes) -> int:
@@ -165,10 +142,6 @@ def _elements(data: bytes, start: int, end: int, way: tuple[bytes, ...]) -> Iter
             if name == _TRACK[0]:
                 return  # there is one list of tracks
         start = content + size
-
-
-def _number(data: bytes, name: bytes) -> int:
-    return int.from_bytes(next(_elements(data, 0, len(data), (name,)), b""), "big")
 
 
 def _rolled(data: bytes) -> int:

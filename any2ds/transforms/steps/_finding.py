@@ -7,7 +7,9 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import operator
 import os
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +18,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from any2ds.core.errors import OptionError
+from any2ds.core.errors import OptionError, error_text
 from any2ds.core.paths import expanded
 
 _EXAMPLES = "module:function, or a file and a name in it, my_step.py:clean"
-_WAY_OUT = "name a file, transform='my_step.py:clean', import it from a module, or use distributor='inline'"
 _files: dict[tuple[str, bytes], ModuleType] = {}  # by path and content: what has changed is loaded anew
 _loading: set[str] = set()  # names of modules
 
@@ -37,9 +38,39 @@ class StepOfFile:
         return self.given
 
 
+@dataclass(frozen=True, slots=True)
+class StepObject:
+    """A function or class: another process is sent its name if it is in a module, else its code."""
+
+    step: Callable[..., Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle  # Spark, Ray and Beam have it, too
+
+        return _object_of, (cloudpickle.dumps(self.step),)
+
+
+def _object_of(pickled: bytes) -> StepObject:
+    return StepObject(pickle.loads(pickled))
+
+
+def check_travels(steps: Sequence[Any]) -> None:
+    """Raises OptionError for a step that worker processes cannot be sent."""
+    for step in steps:
+        try:
+            pickle.dumps(carried(step))
+        except Exception as error:  # of the user's own objects
+            raise OptionError(
+                f"transform={name_of(step)}: worker processes cannot be sent it: {error_text(error)}: name a file,"
+                " transform='my_step.py:clean', or use distributor='inline'"
+            ) from error
+
+
 def carried(step: Any) -> Any:
     """The step as a worker is sent it, wherever that is and however the file changes meanwhile."""
-    place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
+    if not isinstance(step, str):
+        return step if isinstance(step, (StepOfFile, StepObject)) else StepObject(step)
+    place, _, _ = name_of(step).rpartition(":")
     if not place.endswith(".py"):
         return step
     path = expanded(place).resolve()
@@ -52,6 +83,7 @@ def name_of(step: Any) -> str:
         place, colon, name = str(step).strip().rpartition(":")
         place = os.path.normpath(place).replace("\\", "/") if place.endswith(".py") else place.strip()
         return f"{place}{colon}{name.strip()}"
+    step = step.step if isinstance(step, StepObject) else step
     named = step if hasattr(step, "__qualname__") else type(step)
     return f"{named.__module__}:{named.__qualname__}"
 
@@ -59,7 +91,7 @@ def name_of(step: Any) -> str:
 def find(step: Any) -> Callable[..., Any]:
     """The function or class that `step` names, or is. Raises OptionError if there is none."""
     if not isinstance(step, (str, StepOfFile)):
-        return _called(step, f"transform={name_of(step)}")
+        return _called(step.step if isinstance(step, StepObject) else step, f"transform={name_of(step)}")
     place, _, name = name_of(step).rpartition(":")
     shown = f"transform={step}"
     if not place or not name or (":" in place and not place.endswith(".py")):
@@ -73,10 +105,10 @@ def find(step: Any) -> Callable[..., Any]:
         raise
     except (Exception, SystemExit) as error:  # the user's own code runs here
         raise OptionError(f"{shown}: {place} cannot be imported: {_message(error, place)}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise OptionError(f"{shown}: there is no {name!r} in {_where(found, place)}")
-        found = getattr(found, part)
+    try:
+        found = operator.attrgetter(name)(found)
+    except AttributeError as error:
+        raise OptionError(f"{shown}: there is no {name!r} in {_where(found, place)}") from error
     return _called(found, shown)
 
 
@@ -192,41 +224,3 @@ def _message(error: BaseException, place: str) -> str:
 def _where(found: Any, place: str) -> str:
     file = getattr(found, "__file__", None)
     return f"{place!r}" if file is None or place.endswith(".py") else f"{place!r} ({file})"
-
-
-def check_travels(steps: Sequence[Any]) -> None:
-    """Raises OptionError for a step that worker processes, which find it by its name, would not find."""
-    for step in steps:
-        if not isinstance(step, str) and (reason := _stays(step)):
-            raise OptionError(f"transform={name_of(step)}: worker processes cannot import it: {reason}: {_WAY_OUT}")
-
-
-def _stays(step: Any) -> str:
-    """Why it cannot travel; "" if it can."""
-    name, module = getattr(step, "__qualname__", None), getattr(step, "__module__", None)
-    if name is None or module is None or (inspect.ismethod(step) and not isinstance(step.__self__, type)):
-        return f"a {type(step).__name__} object has no name to be imported by"
-    if "<lambda>" in name:
-        return "a lambda has no name"
-    if "<locals>" in name:
-        return "it is made inside of a function"
-    if module == "__main__":
-        return "it belongs to the program, or notebook, itself"
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found != step:
-        return f"{module} has something else under that name"
-    return "" if _is_importable(module) else f"another process would not find a module {module}, or find another one"
-
-
-def _is_importable(name: str) -> bool:
-    """Whether a process with the same import path has the same module by that name."""
-    top = name.partition(".")[0]
-    loaded = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec = find_spec(top, None) if find_spec else None
-        if spec is not None:
-            return spec.origin is None or loaded is None or os.path.abspath(spec.origin) == os.path.abspath(loaded)
-    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -21,7 +22,8 @@ from any2ds.transforms.steps._clips import Clip
 # libswresample at its best: 120 dB and more between a tone and what it leaves elsewhere, level up to 0.45 of the lower
 # rate, at the cost of its defaults (35 to 110 dB, 0.5 dB down at 0.44). Wheels of PyAV come without soxr.
 _RESAMPLER = "filter_size=128:exact_rational=1:cutoff=0.95:filter_type=kaiser:kaiser_beta=12"
-_JITTER = Fraction(20, 1000)  # seconds
+# Times of frames may be off by 20 ms, since many containers round them; the first begins exactly.
+_BY_TIME = "async=1:min_comp=0.000001:min_hard_comp=0.02"
 LONGEST_GAP = 3600  # seconds: a damaged file may say that nothing happens for a century
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 
@@ -182,33 +184,38 @@ def _takes(form: Format, rates: tuple[int, ...], rate: int) -> bool:
     return rate in rates if rates else rate <= form.most_rate
 
 
-class Converter:
-    """Gives frames of sound the rate, the channels and the samples that `target` wants, numbered from 0."""
+class _Converter:
+    """FFmpeg's filters for sound: rate, channels and samples as `target` wants them, up to `most` samples.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    The times of frames count: silence comes into gaps, and what lies before 0, or is there twice, is left out.
+    """
+
+    def __init__(self, target: Target, most: int | None) -> None:
+        self._target, self._most = target, most
         self._graph: Any = None
         self._shape: tuple[Any, ...] = ()
         self._made = 0  # samples
 
-    def all(self, frames: Iterable[Any]) -> Iterator[Any]:
-        for frame in frames:
-            yield from self._converted(frame)
+    def all(self, frames: Iterable[tuple[Fraction, Any]]) -> Iterator[Any]:
+        """Frames that are numbered from 0, of frames with their times in seconds."""
+        for at, frame in frames:
+            shape = (frame.format.name, frame.layout.name, frame.sample_rate)
+            if shape != self._shape:  # some streams change in the middle
+                yield from self._rest()
+                self._graph, self._shape = self._new_graph(frame), shape
+            frame.pts, frame.time_base = round(at * frame.sample_rate), Fraction(1, frame.sample_rate)
+            try:
+                self._graph.push(frame)
+            except av.error.EOFError:  # there is enough
+                break
+            yield from self._ready()
         yield from self._rest()
-
-    def _converted(self, frame: Any) -> Iterator[Any]:
-        shape = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if shape != self._shape:  # some streams change in the middle
-            yield from self._rest()
-            self._graph, self._shape = self._new_graph(frame), shape
-        frame.pts = None  # one follows another
-        self._graph.push(frame)
-        yield from self._ready()
 
     def _rest(self) -> Iterator[Any]:
         """The frames that are left in the resampler."""
         if self._graph is not None:
-            self._graph.push(None)
+            with suppress(av.error.EOFError):
+                self._graph.push(None)
             yield from self._ready()
             self._graph = None
 
@@ -228,20 +235,20 @@ class Converter:
             layout = _LAYOUTS.get(count, layout)
         wanted = layout if target.channels == count else target.layout
         form = f"out_sample_rate={target.rate}:out_sample_fmt={target.sample_format}:out_chlayout={wanted}"
-        return _graph(frame, layout, "aresample", f"{form}:{_RESAMPLER}")
-
-
-def _graph(frame: Any, layout: str, name: str, arguments: str) -> Any:
-    """A filter for frames like this one."""
-    graph = av.filter.Graph()
-    source = graph.add(
-        "abuffer",
-        f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={layout}"
-        f":time_base=1/{frame.sample_rate}",
-    )
-    graph.link_nodes(source, graph.add(name, arguments), graph.add("abuffersink"))
-    graph.configure()
-    return graph
+        graph = av.filter.Graph()
+        nodes = [
+            graph.add(
+                "abuffer",
+                f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={layout}"
+                f":time_base=1/{frame.sample_rate}",
+            ),
+            graph.add("aresample", f"{form}:{_RESAMPLER}:{_BY_TIME}:first_pts={self._made}"),
+        ]
+        if self._most is not None:
+            nodes.append(graph.add("atrim", f"end_pts={self._most}"))
+        graph.link_nodes(*nodes, graph.add("abuffersink"))
+        graph.configure()
+        return graph
 
 
 def add_stream(output: Any, target: Target, layout: str) -> Any:
@@ -282,69 +289,39 @@ def copied(facts: Facts, form: Format, limit: int) -> bytes:
     return result.getvalue()
 
 
-def frames_in(clip: Clip, container: Any, stream: Any) -> Iterator[tuple[Fraction, Any]]:
-    """The frames that lie in `clip` at least in part, with their times from its start on, in seconds."""
-    start = clip.start
+def _frames_in(clip: Clip, container: Any, by_time: bool) -> Iterator[tuple[Fraction, Any]]:
+    """The frames that lie in `clip` at least in part, with their times from its start on, in seconds.
+
+    Where times do not count, one follows another. Raises NotDecodable for a gap of hours.
+    """
+    start = Fraction(clip.start)
     origin = Fraction(container.start_time or 0, 1_000_000)
     after = Fraction(0)
     if start > 1:  # decoders need some sound before they are in tune
-        _av.seek(container, Fraction(start) - 1 + origin)
-    for frame in _av.decoded(container, stream):
+        _av.seek(container, start - 1 + origin)
+    for frame in _av.decoded(container, _av.sound_of(container)):
         if not frame.samples:
             continue
-        at = frame.pts * frame.time_base - origin if frame.pts is not None else after
-        after = at + Fraction(frame.samples, frame.sample_rate)
+        at = frame.pts * frame.time_base - origin if by_time and frame.pts is not None else after
         if at >= clip.end:
             return
+        begin = max(after, start)
+        if at - begin > LONGEST_GAP:
+            raise NotDecodable(f"contains a gap of {float(at - begin):,.0f} s")
+        while at - begin > 1:  # FFmpeg would have the silence of a long gap in memory at once
+            yield begin - start, _second_of_silence(frame)
+            begin += 1
+        after = at + Fraction(frame.samples, frame.sample_rate)
         if after > start:
-            yield at - Fraction(start), frame
+            yield at - start, frame
 
 
-def placed(frames: Iterable[tuple[Fraction, Any]]) -> Iterator[Any]:
-    """Frames one after the other, as their times say: what lies before 0 is left out, silence is put in gaps.
-
-    What is off by less than 20 ms is left so: times are rounded in many containers. Raises NotDecodable for a gap of
-    hours.
-    """
-    now: Fraction | None = None
-    for at, frame in frames:
-        gap = at - (now or 0)
-        if now is None or abs(gap) > _JITTER:
-            count = round(gap * frame.sample_rate)
-            if gap > LONGEST_GAP:
-                raise NotDecodable(f"contains a gap of {float(gap):,.0f} s")
-            while count > 0:
-                yield (silence := _silence(frame, min(count, frame.sample_rate)))
-                count -= silence.samples
-            now = at
-            if count < 0:
-                if -count >= frame.samples:
-                    continue
-                now, frame = at - Fraction(count, frame.sample_rate), cut(frame, -count, frame.samples)
-        now = (now or Fraction(0)) + Fraction(frame.samples, frame.sample_rate)
-        yield frame
-
-
-def _silence(like: Any, samples: int) -> Any:
-    frame = av.AudioFrame(format=like.format.name, layout=like.layout.name, samples=samples)
+def _second_of_silence(like: Any) -> Any:
+    frame = av.AudioFrame(format=like.format.name, layout=like.layout.name, samples=like.sample_rate)
     for plane in frame.planes:
         plane.update(bytes([0x80 if like.format.name.startswith("u8") else 0]) * plane.buffer_size)
-    frame.sample_rate, frame.time_base = like.sample_rate, Fraction(1, like.sample_rate)
+    frame.sample_rate = like.sample_rate
     return frame
-
-
-def cut(frame: Any, first: int, end: int) -> Any:
-    """The frame with those of its samples alone."""
-    if first <= 0 and frame.samples <= end:
-        return frame
-    graph = _graph(frame, frame.layout.name, "atrim", f"start_sample={first}:end_sample={end}")
-    pts, base = frame.pts, frame.time_base
-    frame.pts = 0
-    graph.push(frame)
-    graph.push(None)
-    found = graph.pull()
-    found.pts, found.time_base = pts, base
-    return found
 
 
 def made(container: Any, target: Target, clip: Clip, by_time: bool) -> Iterator[Any]:
@@ -352,17 +329,8 @@ def made(container: Any, target: Target, clip: Clip, by_time: bool) -> Iterator[
 
     With `by_time` the times of frames count, as they do beside pictures; else one follows another.
     """
-    convert = Converter(target)
-    left = None if clip.length is None else round(clip.length * target.rate)
-    frames = frames_in(clip, container, _av.sound_of(container))
-    for frame in convert.all(placed(frames) if by_time else (frame for _, frame in frames)):
-        if left is not None and frame.samples >= left:
-            if left:
-                yield cut(frame, 0, left)
-            return
-        if left is not None:
-            left -= frame.samples
-        yield frame
+    most = None if clip.length is None else round(clip.length * target.rate)
+    return _Converter(target, most).all(_frames_in(clip, container, by_time))
 
 
 def encoded(facts: Facts, target: Target, limit: int, clip: Clip) -> tuple[bytes, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import ClassVar
@@ -19,7 +20,6 @@ from any2ds.core.filetypes import recognize_file, type_of_name
 from any2ds.core.samples import Sample
 from any2ds.transforms.contract import Plan, Rejected
 from any2ds.transforms.steps._archives import (
-    Limits,
     Member,
     Meter,
     decompressed,
@@ -83,8 +83,7 @@ class ArchiveTransform:
     unpacks: ClassVar[bool] = True
 
     def __init__(self, media: MediaOptions) -> None:
-        files = media.files
-        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes)
+        self._new_meter = partial(Meter, media.files.unpack_max_files, media.files.unpack_max_bytes)
 
     def plan(self, sample: Sample) -> Plan | str | None:
         if sample.mime_type in _TYPES:
@@ -94,23 +93,23 @@ class ArchiveTransform:
     def _memory(self, data: bytes) -> int:
         """Bytes that it unpacks to: by the directory of a zip, whose members must not be longer. Anything else is
         decompressed to know, since its header cannot be trusted."""
-        most = self._limits.allowed(len(data))
+        meter = self._new_meter(len(data))
         try:
             if _is_zip(data):
-                entries = zip_directory(data, self._limits)
-                return min(most, sum(entry.file_size for entry in entries if is_file(entry)))
+                return min(
+                    meter.allowed, sum(entry.file_size for entry in zip_directory(data, meter) if is_file(entry))
+                )
             if (kind := kind_of(data)) is None:
-                return min(most, len(data))
-            meter = Meter(self._limits, len(data))
+                return min(meter.allowed, len(data))
             return sum(len(piece) for piece in meter.over(decompressed(data, kind)))
         except (NotDecodable, Rejected):  # which is raised again when it is unpacked
-            return most
+            return meter.allowed
 
     def _unpacked(self, sample: Sample) -> Sample | Sequence[Sample]:
         data = sample.data
-        meter = Meter(self._limits, len(data))
+        meter = self._new_meter(len(data))
         if _is_zip(data):
-            entries = zip_directory(data, self._limits)
+            entries = zip_directory(data, meter)
             if is_document([zip_path(entry) for entry in entries]):
                 return sample
             return _samples(sample, list(unzipped(data, entries, meter)))

@@ -1,11 +1,10 @@
-"""The step for sound: its header goes into the metadata; it is resampled, mixed, cut and encoded as options say."""
+"""The step for sound, also for sound alone in containers of video: its header goes into the metadata; it is resampled,
+mixed, cut and encoded as options say."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -21,8 +20,6 @@ from any2ds.transforms.steps._av import Facts
 from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps._sound import Target
 
-log = logging.getLogger(__name__)
-
 _LEAST_RATE = 100  # samples per second
 _DECODER = 8 << 20  # bytes that FFmpeg takes for a decoder, an encoder and the tables of both, about
 _HEADER = 2 << 20  # and for reading a header
@@ -30,7 +27,7 @@ _NOT_SOUND = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists
 
 
 class AudioTransform:
-    file_columns = ("duration", "sample_rate", "channels", "codec")
+    file_columns: tuple[str, ...] = ("duration", "sample_rate", "channels", "codec")
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
         "sample_rate": pa.int32(),
@@ -53,7 +50,6 @@ class AudioTransform:
         names = ("audio_trim",) if splits else ("audio_rate", "audio_channels", "audio_format", "audio_trim")
         # The options that change sound files, and leave the sound of video as it is:
         self._not_for_video = [name for name in names if getattr(media.audio, name) not in (None, 0, "keep")]
-        self._warning = threading.Lock()  # acquired once, by the thread that warns of them
 
     @staticmethod
     def takes(sample: Sample) -> bool:
@@ -64,29 +60,27 @@ class AudioTransform:
     def plan(self, sample: Sample) -> Plan | str | None:
         if self.takes(sample):
             facts = cache(lambda: self._facts(sample))
-            return Plan(lambda: self._memory(facts), lambda: self._made(sample, facts()))
-        return f"{sample.mime_type} is not sound" if sample.mime_type.startswith("audio/") else None
+            return Plan(lambda: self._memory(sample, facts), lambda: self._made(sample, facts()))
+        kinds = {"audio": "is not sound", "video": "is a playlist"}
+        kind = sample.mime_type.partition("/")[0]
+        return f"{sample.mime_type} {kinds[kind]}" if kind in kinds else None
 
     def _facts(self, sample: Sample) -> Facts | None:
-        """None for video that cannot be read: it concerns the step for that, if there is one. Raises as `facts_of`."""
-        is_sound = sample.mime_type.startswith("audio/")
+        """None for video that cannot be read: no option asks for it. Raises as `facts_of`."""
         try:
-            facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged and is_sound)
-            if self._is_judged and not is_sound and facts.picture is None:
-                facts = _av.facts_of(sample.data, self._max_pixels, exact=True)
+            return _av.facts_of(sample.data, self._max_pixels, self._is_judged)
         except (NotDecodable, Rejected):
-            if is_sound:
+            if sample.mime_type.startswith("audio/"):
                 raise
             return None
-        return facts
 
-    def _memory(self, facts: Callable[[], Facts | None]) -> int:
+    def _memory(self, sample: Sample, read: Callable[[], Facts | None]) -> int:
         wanted = self._options
         is_cut = wanted.audio_trim or _clips.are_wanted(self._video)
         if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or is_cut):
             return _DECODER if self._checks else _HEADER
-        found = facts()
-        return _HEADER if found is None or found.picture is not None else self.memory_for(found)
+        facts = read()
+        return _HEADER if facts is None or facts.picture is not None else self.memory_for(facts)
 
     def memory_for(self, facts: Facts) -> int:
         """Bytes for a file of sound alone.
@@ -103,7 +97,6 @@ class AudioTransform:
         return _DECODER + 2 * min(int(seconds * rate * target.channels), self._limit)
 
     def _made(self, sample: Sample, facts: Facts | None) -> Sample | Sequence[Sample]:
-        """A file with moving pictures is left to the step for these."""
         if facts is None:
             return sample
         return self.of_sound(sample, facts) if facts.picture is None else self.of_video(sample, facts)
@@ -114,14 +107,10 @@ class AudioTransform:
         return {} if facts is None or facts.picture is not None else _av.sound_columns(facts)
 
     def of_video(self, sample: Sample, facts: Facts) -> Sample:
-        """A video, marked as not processed if the options for sound have no effect on its sound; logs that once."""
+        """A video, marked as not processed if the options for sound have no effect on its sound."""
         if not self._not_for_video or facts.sound is None:
             return sample
-        names = ", ".join(self._not_for_video)
-        if self._warning.acquire(blocking=False):
-            hint = "" if names == "audio_trim" else " (--video_audio=split stores it in a file of its own, as they say)"
-            log.warning("%s: no effect on the sound of video%s", names, hint)
-        return sample.left_as_is(f"{names}: no effect on the sound of video")
+        return sample.left_as_is(f"{', '.join(self._not_for_video)}: no effect on the sound of video")
 
     def of_sound(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
         """The outcome of a file of sound alone: itself, or its clips. Raises NotDecodable."""

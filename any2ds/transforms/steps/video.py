@@ -1,12 +1,11 @@
 """The step for video: its header goes into the metadata; it is scaled, cut into clips or taken as images, its sound
-kept, dropped or split off, as options say."""
+kept, dropped or split off, as options say. Files of sound alone go the way of the step for sound."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,37 +26,30 @@ if TYPE_CHECKING:
 _HEADER = 8 << 20  # bytes for reading one, in which FFmpeg may look at the first frames
 _MOST_STILLS = 100_000
 _PER_PIXEL = 12  # bytes of an image that is made smaller: itself, in floats, and what becomes of it
-_PLAYLISTS = ("mpegurl",)
 _EITHER = frozenset({"audio/ogg", "audio/mp4"})  # what looks like sound by its first bytes, and may be video
 
 
-class VideoTransform:
+class VideoTransform(AudioTransform):
+    """Takes the place of the step for sound where both are asked for."""
+
     columns: Mapping[str, pa.DataType] = {
-        "duration": pa.float64(),
+        **AudioTransform.columns,
         "fps": pa.float64(),
         "width": pa.int32(),
         "height": pa.int32(),
         "original_width": pa.int32(),
         "original_height": pa.int32(),
         "video_codec": pa.string(),
-        "codec": pa.string(),
-        "sample_rate": pa.int32(),
-        "channels": pa.int32(),
     }
 
-    file_columns = ("duration", "fps", "width", "height", "video_codec", "codec", "sample_rate", "channels")
+    file_columns: tuple[str, ...] = (*AudioTransform.file_columns, "fps", "width", "height", "video_codec")
 
     def __init__(self, media: MediaOptions) -> None:
         """Raises ImportError without OpenCV, OptionError for what cannot be, or not be encoded here."""
         _check(media)
-        self._options, self._sound = media.video, media.audio
-        self._max_pixels, self._limit = media.image.max_image_area, media.files.unpack_max_bytes
-        self._alone = AudioTransform(media)  # for files without pictures that look like video
-        self._checks = media.files.decode_check
-        self._has_audio_step = not STEPS["audio"].options.isdisjoint(media.asked())
+        super().__init__(media)
+        self._has_sound_options = not STEPS["audio"].options.isdisjoint(media.asked())
         self._is_cut = _clips.are_wanted(media.video)
-        # Whether packets are asked how long it lasts: a header may claim centuries, each second of it a clip.
-        self._is_judged = media.audio.limits_duration or media.video.clip_seconds > 0
         self._images: ImageWork | None = None
         if media.video.frames or media.video.frame_interval:
             from any2ds.transforms.image.work import ImageWork
@@ -67,31 +59,26 @@ class VideoTransform:
         split_form = _sound.FORMATS["wav" if media.audio.audio_format == "keep" else media.audio.audio_format]
         self._split_form = split_form if media.video.video_audio == "split" else None
         self.members: Mapping[str, pa.DataType] = {split_form.ext: pa.binary()} if self._split_form else {}
-        clip_times = _clips.COLUMNS if self._is_cut else {}
-        frame_times = {"frame_time": pa.float64()} if self._images is not None else {}
-        self.columns = {**self.columns, **clip_times, **frame_times}
-
-    @staticmethod
-    def takes(sample: Sample) -> bool:
-        kind, _, name = sample.mime_type.partition("/")
-        return (kind == "video" and not name.endswith(_PLAYLISTS)) or sample.mime_type in _EITHER
+        if self._images is not None:
+            self.columns = {**self.columns, "frame_time": pa.float64()}
 
     def plan(self, sample: Sample) -> Plan | str | None:
-        if self.takes(sample):
-            facts = cache(lambda: _av.facts_of(sample.data, self._max_pixels, self._is_judged))
-            return Plan(lambda: self._memory(sample, facts), lambda: self._made(sample, facts()))
-        return f"{sample.mime_type} is a playlist" if sample.mime_type.startswith("video/") else None
+        is_sound = sample.mime_type.startswith("audio/") and sample.mime_type not in _EITHER
+        return None if is_sound and not self._has_sound_options else super().plan(sample)
 
-    def _memory(self, sample: Sample, read: Callable[[], Facts]) -> int:
-        if not (_video.changes(self._options) or self._checks):
+    def _facts(self, sample: Sample) -> Facts:
+        return _av.facts_of(sample.data, self._max_pixels, self._is_judged)
+
+    def _memory(self, sample: Sample, read: Callable[[], Facts | None]) -> int:
+        if not (_video.changes(self._video) or self._checks or self._has_sound_options):
             return _HEADER
         facts = read()
-        if facts.picture is None:
-            return self._alone.memory_for(facts)
+        if facts is None or facts.picture is None:
+            return super()._memory(sample, read)
         if self._images is not None:
             width, height = facts.picture.shown
             return _HEADER + _video.memory(facts, None) + _PER_PIXEL * width * height + min(self._limit, sample.size)
-        encoding = _video.encoding_of(self._options, facts, sample.ext, self._is_cut)
+        encoding = _video.encoding_of(self._video, facts, sample.ext, self._is_cut)
         if encoding is None and self._checks:
             return _HEADER + _video.memory(facts, None)
         if encoding is None or encoding.encoder is None:
@@ -102,7 +89,7 @@ class VideoTransform:
         """The columns of the video, sound or frame that a sample has now. Raises NotDecodable, Rejected."""
         if self._images is not None and sample.mime_type.startswith("image/"):
             return self._images.describe(sample)
-        if not (self.takes(sample) or AudioTransform.takes(sample)):
+        if not self.takes(sample):
             return self._of_split_sound(sample)
         facts = _av.facts_of(sample.data, self._max_pixels)
         found = _av.sound_columns(facts) if facts.picture is None else _columns(facts, facts.picture)
@@ -114,46 +101,43 @@ class VideoTransform:
             return {}
         return {name: sample.fields.get(name) for name in ("codec", "sample_rate", "channels")}
 
-    def _made(self, sample: Sample, facts: Facts) -> Sample | Sequence[Sample]:
-        picture = facts.picture
-        if picture is None:  # sound alone
-            is_done = self._has_audio_step or sample.mime_type.startswith("audio/")
-            return sample if is_done else self._alone.of_sound(sample, facts)
-        if not AudioTransform.takes(sample):
-            sample = self._alone.of_video(sample, facts)
+    def _made(self, sample: Sample, facts: Facts | None) -> Sample | Sequence[Sample]:
+        if facts is None or (picture := facts.picture) is None:
+            return super()._made(sample, facts)
+        sample = self.of_video(sample, facts)
         reported = _reported(sample, facts, picture)
         try:
-            check_length(facts, self._sound)
+            check_length(facts, self._options)
             if self._checks:
                 _av.decode_all(facts)
-            clips = _clips.clips_of(self._options, reported, facts.duration, self._sound.min_duration)
+            clips = _clips.clips_of(self._video, reported, facts.duration, self._options.min_duration)
             if self._images is not None:
                 if (refusal := self._images.refusal(*picture.shown)) is not None:
                     raise Rejected(*refusal)
                 return list(self._stills(reported, facts, clips, self._images))
-            return list(self._cut(reported, facts, clips)) if clips else self._whole(reported, facts)
+            return list(self._cut_video(reported, facts, clips)) if clips else self._whole_video(reported, facts)
         except Rejected as error:
             return reported.failed(error.code, str(error))
 
     # --- video ---
 
-    def _whole(self, sample: Sample, facts: Facts) -> Sample:
-        encoding = _video.encoding_of(self._options, facts, sample.ext, is_clip=False)
+    def _whole_video(self, sample: Sample, facts: Facts) -> Sample:
+        encoding = _video.encoding_of(self._video, facts, sample.ext, is_clip=False)
         if encoding is None:
-            return self._named(sample)
+            return self._renamed(sample)
         data = _video.encoded(facts, encoding, self._limit, WHOLE)
         return self._with_sound(_stored(sample, data, encoding), facts, WHOLE)
 
-    def _named(self, sample: Sample) -> Sample:
+    def _renamed(self, sample: Sample) -> Sample:
         """A file that is in the format wanted already is called as those that are made so."""
-        wanted = self._options.video_format
+        wanted = self._video.video_format
         if wanted == "keep" or sample.ext == wanted:
             return sample
         reported = {**sample.fields, "ext": wanted, "mime_type": _video.CONTAINERS[wanted].mime_type}
         return replace(sample, ext=wanted, fields=reported)
 
-    def _cut(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> Iterator[Sample]:
-        encoding = _video.encoding_of(self._options, facts, sample.ext, is_clip=True)
+    def _cut_video(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> Iterator[Sample]:
+        encoding = _video.encoding_of(self._video, facts, sample.ext, is_clip=True)
         assert encoding is not None
         left = self._limit
         for clip in clips:
@@ -168,7 +152,7 @@ class VideoTransform:
 
     def _with_sound(self, made: Sample, facts: Facts, clip: Clip) -> Sample:
         """With its sound in an extra file, if that is to be split off."""
-        wanted = self._sound
+        wanted = self._options
         if self._split_form is None or facts.sound is None:
             return made
         target = _sound.nearest(self._split_form, facts.sound, wanted.audio_rate, wanted.audio_channels)
@@ -184,25 +168,22 @@ class VideoTransform:
 
     def _stills(self, sample: Sample, facts: Facts, clips: Sequence[Clip], images: ImageWork) -> Iterator[Sample]:
         """The frames as images, which are treated as any image is but never were a file before."""
-        parts = self._parts(sample, facts, clips)
-        if self._count(parts) > _MOST_STILLS:  # a header may claim centuries: count by the packets
-            facts = _av.facts_of(facts.data, self._max_pixels, exact=True)
-            parts = self._parts(sample, facts, clips)
-            if self._count(parts) > _MOST_STILLS:
-                raise self._too_many_stills()
         assert facts.picture is not None
-        size = _video.size_of(facts.picture, self._options.video_size)
-        left, once = self._limit, not self._options.frames
-        for marked, clip in parts:
+        size = _video.size_of(facts.picture, self._video.video_size)
+        left, count, once = self._limit, 0, not self._video.frames
+        for marked, clip in self._parts(sample, facts, clips):
             if clip is None:
                 yield marked
                 continue
             for at, pixels in _video.stills(facts, self._times(clip), clip.end, size, once):
                 made = images.of_pixels(marked.with_fields(frame_time=at), pixels)
                 left -= made.size
+                count += 1
                 if left < 0:
                     message = f"its images are more than {self._limit:,} bytes (--unpack_max_bytes)"
                     raise Rejected("unpacks_too_large", message)
+                if count > _MOST_STILLS:
+                    raise _too_many_stills()
                 yield made
 
     def _parts(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> list[tuple[Sample, Clip | None]]:
@@ -211,36 +192,31 @@ class VideoTransform:
             return [_clips.clipped(sample, facts.duration, clip) for clip in clips]
         assert facts.picture is not None
         known = [seconds for seconds in (facts.picture.seconds, facts.duration) if seconds]
-        return [(sample, Clip(0.0, min(known) if known else 0.0 if self._options.frames else math.inf))]
-
-    def _count(self, parts: Sequence[tuple[Sample, Clip | None]]) -> float:
-        """How many images these parts become at most; those without a known end are counted while they are made."""
-        return sum(self._count_in(clip) for _, clip in parts if clip is not None and math.isfinite(clip.end))
-
-    def _count_in(self, clip: Clip) -> float:
-        if self._options.frames:
-            return self._options.frames
-        found = (clip.end - clip.start) / self._options.frame_interval + 1 - 1e-9
-        return max(1, math.floor(found)) if math.isfinite(found) else math.inf
+        return [(sample, Clip(0.0, min(known) if known else 0.0 if self._video.frames else math.inf))]
 
     def _times(self, clip: Clip) -> Iterator[float]:
-        """In the middle of so many equal parts, or from the start on every so many seconds."""
-        count, every = self._options.frames, self._options.frame_interval
-        if count:
-            part = (clip.end - clip.start) / (2 * count)
-            yield from (clip.start + part * (2 * number + 1) for number in range(count))
-            return
-        count = int(min(self._count_in(clip), _MOST_STILLS + 1))
-        yield from (clip.start + number * every for number in range(count))
-        if count > _MOST_STILLS:  # asked for only if the last one was on screen
-            raise self._too_many_stills()
+        """In the middle of so many equal parts, or from the start on every so many seconds: as many as a clip has.
 
-    def _too_many_stills(self) -> Rejected:
-        named = "frames" if self._options.frames else "frame_interval"
-        return Rejected("unpacks_too_large", f"it becomes more than {_MOST_STILLS:,} images (--{named})")
+        Its end is infinite where nothing tells it: times are asked for as long as there are frames.
+        """
+        frames, every = self._video.frames, self._video.frame_interval
+        if frames:
+            part = (clip.end - clip.start) / (2 * frames)
+            yield from (clip.start + part * (2 * number + 1) for number in range(frames))
+            return
+        for number in range(_MOST_STILLS):
+            at = clip.start + number * every
+            if number and at >= clip.end - 1e-9 * every:
+                return
+            yield at
+        raise _too_many_stills()
 
 
 PART = VideoTransform
+
+
+def _too_many_stills() -> Rejected:
+    return Rejected("unpacks_too_large", f"it becomes more than {_MOST_STILLS:,} images (--frames, --frame_interval)")
 
 
 def _check(media: MediaOptions) -> None:

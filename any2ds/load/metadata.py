@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +25,18 @@ if TYPE_CHECKING:
     from any2ds.load.foreign import ForeignColumns
     from any2ds.load.opened import OpenShards
 
-log = logging.getLogger(__name__)
-
 _SHARDS_AT_ONCE = 1000
-_KEYS = pa.schema([("key", pa.string())])
 _IS_STORED = pc.field("status") == SUCCESS
 
 
-def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
+def schema_of(shards: ShardSet) -> pa.Schema | None:
     """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
 
-    Raises DamagedShard; if `is_lenient`, for the metadata of all shards only: the next ones are read.
+    Raises DamagedShard.
     """
     if not shards.names or not all(shards.tables[number] for number in (0, -1)):
         return None
-    numbers = range(len(shards))
-    schemas = [_first_schema(shards, order, is_lenient) for order in (numbers, numbers[::-1])[: len(shards)]]
+    schemas = [_schema_of_shard(shards, number) for number in sorted({0, len(shards) - 1})]
     if shards.added is not None:  # neither of these shards may have them
         schemas.append(shards.added)
     try:
@@ -50,19 +45,11 @@ def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
         raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
 
 
-def _first_schema(shards: ShardSet, order: range, is_lenient: bool) -> pa.Schema:
-    """The columns of the first of these shards, or the first whose metadata can be read. Raises DamagedShard."""
-    for number in order:
-        try:
-            with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
-                schema = pq.read_schema(file)
-        except DamagedShard:
-            if not is_lenient or number == order[-1]:
-                raise
-        else:
-            bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
-            return pa.schema([field for field in schema if field.name not in bodies])
-    raise AssertionError
+def _schema_of_shard(shards: ShardSet, number: int) -> pa.Schema:
+    with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
+        schema = pq.read_schema(file)
+    bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
+    return pa.schema([field for field in schema if field.name not in bodies])
 
 
 class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -119,16 +106,14 @@ class Rows:
         schema: pa.Schema | None,
         opened: OpenShards,
         foreign: ForeignColumns | None = None,
-        is_lenient: bool = False,
     ) -> None:
-        """`foreign` has the columns of other tools' tar files, where there is no `schema`. If `is_lenient`, rows that
-        cannot be read are nulls, and the log names their shard."""
+        """`foreign` has the columns of other tools' tar files, where there is no `schema`."""
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
-        self._foreign, self._is_lenient = foreign, is_lenient
+        self._foreign = foreign
 
     def _part(self, numbers: range) -> Rows:
         """The rows of some shards."""
-        return Rows(self._shards.part(numbers), self._schema, self._opened, is_lenient=self._is_lenient)
+        return Rows(self._shards.part(numbers), self._schema, self._opened)
 
     def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
         """The rows of the shards that have the samples with these numbers, and the number of their first sample.
@@ -148,10 +133,9 @@ class Rows:
     def mask(self, condition: pc.Expression) -> pa.BooleanArray:
         """A mask of the samples that meet a condition on the metadata. Raises UsageError, DamagedShard."""
         if self._schema is None and self._foreign is not None:
-            foreign = self._foreign
             shards = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
-            tables = [self._or_nulls(shard, lambda n: foreign.table(n), foreign.schema) for shard in shards]
-            return _mask_of(pa.concat_tables([foreign.schema.empty_table(), *tables]), condition)
+            tables = [self._foreign.schema.empty_table(), *map(self._foreign.table, shards)]
+            return _mask_of(pa.concat_tables(tables), condition)
         columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
         parts = [pa.array([], pa.bool_())]
         for numbers, table in self._tables(columns):
@@ -180,10 +164,9 @@ class Rows:
         """The values of a column, of some shards at a time. Raises DamagedShard."""
         return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
-    def _keys_in_data(self, shards: range) -> Iterator[str | None]:
+    def _keys_in_data(self, shards: range) -> Iterator[str]:
         for shard in shards:
-            found = self._or_nulls(shard, lambda n: pa.table({"key": self._opened.keys(n)}), _KEYS)
-            yield from found["key"].to_pylist()
+            yield from self._opened.keys(shard)
 
     def _groups(self) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
@@ -193,29 +176,7 @@ class Rows:
     def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
         for numbers in self._groups():
             some = self if len(numbers) == len(self._shards) else self._part(numbers)
-            try:
-                table = some._read(columns)
-            except DamagedShard:
-                if not self._is_lenient or self._schema is None:
-                    raise
-                empty = _evaluated(self._schema.empty_table(), columns)
-                read = (
-                    self._or_nulls(n, lambda n: self._part(range(n, n + 1))._read(columns), empty.schema)
-                    for n in numbers
-                )
-                table = pa.concat_tables([empty, *read])
-            yield numbers, table
-
-    def _or_nulls(self, shard: int, read: Callable[[int], pa.Table], schema: pa.Schema) -> pa.Table:
-        """The rows of a shard; nulls where they cannot be read, if that is no error."""
-        try:
-            return read(shard)
-        except DamagedShard as error:
-            if not self._is_lenient:
-                raise
-            log.warning("left out: %s", error)
-            count = self._shards.samples(shard)
-            return pa.Table.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)
+            yield numbers, some._read(columns)
 
     def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
         """The columns of all of its shards, which are few."""

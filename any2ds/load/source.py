@@ -313,17 +313,6 @@ class Source(Sequence[Sample]):
 
         return Samples(self)
 
-    def checked(self, elements: Any) -> Any:
-        """An `IterDataset` of Grain, made of these samples, whose states are restored for the same samples alone.
-
-        It is the last step of a pipeline: `ds.checked(ds.to_grain().shuffle(seed=1).batch(8).to_iter_dataset())`.
-        Restoring raises UsageError after the dataset was extended, or with another `split` or `where`.
-        """
-        imported("grain", "checked")
-        from any2ds.load.grain_parts import Checked
-
-        return Checked(elements, self)
-
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns that were asked for; None: all."""

@@ -643,27 +643,6 @@ class TestOtherTools:
         with pytest.raises(MissingColumns, match=r"no column 'labell'; .*: data, key, ext, label"):
             any2ds.load(tmp_path, columns=["data", "labell"])
 
-    def test_an_index_of_wids_says_how_many_samples_there_are(self, tmp_path: Path, cache: Path) -> None:
-        shards = []
-        for shard, count in enumerate((4, 1, 3)):
-            with webdataset.TarWriter(str(tmp_path / f"{shard}.tar")) as sink:
-                for n in range(count):
-                    sink.write({"__key__": f"{shard}{n}", "jpg": b"image %d" % n})
-            shards.append({"url": f"{tmp_path}/{shard}.tar", "nsamples": count, "filesize": 0})
-        (tmp_path / "notes.json").write_text("[1]")
-        index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
-        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
-        ds = any2ds.load(tmp_path)
-        assert (len(ds), len(list(cache.rglob("*.idx")))) == (8, 1)  # that of the first, which shows the columns
-        assert ds.keys == ["00", "01", "02", "03", "10", "20", "21", "22"]
-        shards[1]["nsamples"] = 2
-        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
-        with pytest.raises(DamagedShard, match=r"shard 1\.tar .*its index has 1 samples"):
-            any2ds.load(tmp_path)[5]
-        del shards[1]
-        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
-        assert len(any2ds.load(tmp_path)) == 8
-
     @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
     @pytest.mark.parametrize("folder", ["", "a/", "./", "a.b/c/", "./" + "long/" * 30])
     def test_members_that_webdataset_passes_over(self, folder: str, form: int, tmp_path: Path) -> None:

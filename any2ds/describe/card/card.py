@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -34,10 +34,10 @@ from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
-from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shard_sample import ShardSample, shard_table
 from any2ds.describe.card import hub, split_files
 from any2ds.describe.inspect import SHARDS_OF_METADATA
-from any2ds.describe.loaders import Loadable, kind_of, literal, shard_table, snippets
+from any2ds.describe.loaders import kind_of, literal, snippets
 from any2ds.describe.rendering import environment
 from any2ds.describe.summary import Summary, summarize, with_limit
 from any2ds.storage.stores import Stores
@@ -74,7 +74,11 @@ class _Facts:
 
     dataset: Dataset
     found: Summary
-    exts: Mapping[str, int]  # extension -> files
+
+    @property
+    def exts(self) -> Mapping[str, int]:
+        """Extension -> files."""
+        return {ext: files for ext, files in self.found.exts.items() if ext}
 
     @cached_property
     def recipe(self) -> RecipeFile | None:
@@ -105,8 +109,7 @@ def card(options: ParsedOptions) -> Card:
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
     found = summarize(ShardSample.listed(dataset), SHARDS_OF_METADATA)
-    exts = found.exts or shard_table(dataset).totals.exts
-    text = _text(_Facts(dataset, found, {ext: files for ext, files in exts.items() if ext}), wanted, previous)
+    text = _text(_Facts(dataset, found), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -272,9 +275,9 @@ def _features_of_parquet(facts: _Facts) -> list[dict[str, Any]] | None:
 def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
     dataset, found, recipe = facts.dataset, facts.found, facts.recipe
     license = head.get("license_name") or head.get("license") or ""
-    loadable = Loadable.of(dataset, facts.exts)
-    if not loadable.is_remote:  # where it lay when the card was written is of no use to others
-        loadable = replace(loadable, folder=_name(loadable.folder))
+    folder, is_remote = found.output_folder, "://" in found.output_folder
+    if not is_remote:  # where it lay when the card was written is of no use to others
+        folder = _name(folder)
     configs = head.get("configs")
     specs = {feature: recipe.features[feature] for feature in recipe.features} if recipe is not None else {}
     return (
@@ -292,8 +295,8 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
             exts=list(found.exts.items()),
             columns=_columns(facts),
             configs=configs,
-            load=_load_dataset(loadable.folder, configs) if configs and not loadable.is_remote else "",
-            snippets=snippets(loadable),
+            load=_load_dataset(folder, configs) if configs and not is_remote else "",
+            snippets=snippets(dataset, folder),
             when=_when(found),
             command=_command(facts),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),

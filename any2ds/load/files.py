@@ -56,18 +56,6 @@ class ShardOfFolder:
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
 
-    def is_outdated(self, end: str, written: int) -> bool:
-        """Whether the file with this end of its name is older than the data of another tool, written at that time.
-
-        It may fit by its sizes alone; data of any2ds are compared with their statistics.
-        """
-        if self.key_start or not self.has_index or not self.folder.is_local:
-            return False
-        try:
-            return os.stat(self.path(self.name.rpartition(".")[0] + end)).st_mtime_ns < written
-        except OSError:
-            return False
-
     def kept_index(self, end: str, version: Version) -> bytes | None:
         """The index of the data file in this version, from the cache of indexes; None if it is not there."""
         with suppress(OSError):
@@ -161,9 +149,8 @@ class LocalShard:
         return found
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
-        if self._shard.is_outdated(end, self._version[1]) or (found := self._shard.sidecar(end)) is None:
-            return self.made_index(end, make)
-        return found
+        found = self._shard.sidecar(end)
+        return self.made_index(end, make) if found is None else found
 
     def made_index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         """From the cache of indexes, else what `make` returns."""

@@ -210,10 +210,10 @@ def _value(type: pa.DataType) -> Any:
 
 
 def _tensor(shape: Sequence[int | None], feature: Tensor) -> Any:
-    """An array where the library has one of so many dimensions, of which the first alone may be unknown; else lists."""
+    """An array where the library has one of so many dimensions; else lists."""
     datasets = imported("datasets", "to_hf")
     entry = _value(Scalar(feature.dtype).arrow_type())
-    if 2 <= len(shape) <= _MOST_DIMENSIONS and None not in shape[1:] and feature.dtype != "str":
+    if 2 <= len(shape) <= _MOST_DIMENSIONS and feature.dtype != "str":
         return getattr(datasets, f"Array{len(shape)}D")(shape=tuple(shape), dtype=entry.dtype)
     for size in reversed(shape):
         entry = datasets.List(entry, length=-1 if size is None else size)

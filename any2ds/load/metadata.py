@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,38 +52,15 @@ def _schema_of_shard(shards: ShardSet, number: int) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in bodies])
 
 
-class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The metadata of shards as a dataset of pyarrow, also filtered. It can be pickled."""
-
-    _all: MetadataTables | None = None  # of which this one is a part
-    _condition: pc.Expression | None = None  # on the rows of all
-
-    def filter(self, expression: pc.Expression) -> MetadataTables:
-        """The tables with those rows that meet a condition as well."""
-        found: MetadataTables = super().filter(expression)
-        found._all = self if self._all is None else self._all
-        found._condition = expression if self._condition is None else self._condition & expression
-        return found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Else one that is filtered could not be pickled."""
-        if self._all is not None:
-            return MetadataTables.filter, (self._all, self._condition)
-        _, given, *_ = super().__reduce__()
-        return MetadataTables, given
-
-    def to_pandas(self, **options: Any) -> Any:
-        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""
-        return self.to_table(**options).to_pandas()
-
-
-def dataset_of(shards: ShardSet, schema: pa.Schema) -> MetadataTables:
+def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.FileSystemDataset:
     """The metadata of all finished shards; nothing is read yet."""
     folder = shards.in_this_process().folder
     paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
     filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
     parquet = pads.ParquetFileFormat()
-    return MetadataTables([parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem)
+    return pads.FileSystemDataset(
+        [parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem
+    )
 
 
 class _PatientFiles(FSSpecHandler):  # type: ignore[misc]

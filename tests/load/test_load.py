@@ -574,8 +574,6 @@ class TestWhere:
         assert table["key"].to_pylist() == ds.keys
         assert set(table["label"].to_pylist()) == {2}
         part = ds.metadata.filter(pc.field("score") > 3)
-        for metadata in (ds.metadata, part, any2ds.load(made("webdataset")).metadata):
-            assert pickle.loads(pickle.dumps(metadata)).to_table() == metadata.to_table()
         assert 0 < part.count_rows() < ds.metadata.count_rows()
 
     def test_a_split_does_not_show_in_the_metadata_but_can_be_asked_of_them(self, made: Callable[[str], Path]) -> None:

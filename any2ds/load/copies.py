@@ -11,12 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.core.errors import DamagedShard, access_text, error_text, is_full
+from any2ds.core.errors import DamagedShard, error_text, is_full
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
-from any2ds.storage.patience import persist
 from any2ds.storage.reading import version_of
-from any2ds.storage.stores import protocols, server_of
+from any2ds.storage.stores import server_of
 
 _TRIES = 50  # to make and open a copy that others remove
 _USED = ".used"  # file whose time says when a copy was last opened
@@ -33,22 +32,8 @@ def version_of_shard(shard: ShardOfFolder) -> str:
 
 
 def _version_now(shard: ShardOfFolder) -> str:
-    try:
-        folder = shard.folder
-        info = persist(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
-    except Exception as error:  # every file system has exceptions of its own
-        raise DamagedShard(_text(shard, error)) from error
+    info = shard.info()
     return "" if shard.is_folder or info["type"] == "directory" else version_of(info) or ""
-
-
-def _text(shard: ShardOfFolder, error: Exception) -> str:
-    """For messages; of a web server with what it takes."""
-    is_web = shard.is_folder and not protocols(shard.folder.fs).isdisjoint(("http", "https"))
-    return (
-        f"the server has to list the files of its folder, and does not: {access_text(error)}"
-        if is_web
-        else access_text(error)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,7 @@ class ShardCopies:
                 found = shard.folder.local_copy(shard.name, Path(staging), is_folder)
             except Exception as error:  # every file system has exceptions of its own
                 where = f"no room in the cache {self.folder}: " if is_full(error) else ""
-                raise DamagedShard(f"{where}{_text(shard, error)}") from error
+                raise DamagedShard(f"{where}{shard.why(error)}") from error
             if shard.is_folder and not any(found.iterdir()):
                 raise DamagedShard("its folder is empty, or the server does not list what is in it")
             if shard.size and found.stat().st_size != shard.size:

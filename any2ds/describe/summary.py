@@ -62,8 +62,7 @@ class TypeFigures:
 class SameBytes:
     """Files that are the same bytes under several URLs."""
 
-    shard: int  # of one of them
-    key: str
+    key: str  # of one of them
     url: str  # without credentials
     files: int
 
@@ -236,9 +235,7 @@ def summarize(
             for name, counts in metadata.labels.items()
         },
         repeated=repeated,
-        same_bytes=tuple(
-            SameBytes(shard, shown(key, 200), shown_url(url or ""), files) for shard, key, url, files in groups
-        ),
+        same_bytes=tuple(SameBytes(shown(key, 200), shown_url(url or ""), files) for key, url, files in groups),
         metadata_rows=tuple(_rows(metadata, rows)),
         options=_plain(dataset.run.options) if dataset.run else {},
         given=tuple(dataset_options(dataset.run.given)) if dataset.run else (),

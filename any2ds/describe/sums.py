@@ -117,7 +117,7 @@ class MetadataSums:
         self._dataset, self._members, self._most_samples = dataset, dataset.members, samples
         self._labels: dict[str, Counter[Any] | None] = {}  # column -> value -> samples; None: it has too many values
         self._hashes: list[pa.Array] = []
-        self._samples_by_hash: dict[str, tuple[int, str, str]] = {}  # shard, key and URL of a sample with these bytes
+        self._samples_by_hash: dict[str, tuple[str, str]] = {}  # key and URL of a sample with these bytes
         self._values: dict[str, list[pa.Array]] = defaultdict(list)
         self._retried: set[str] = set()  # keys of rows that stand in a later shard, with their last outcome
 
@@ -155,15 +155,15 @@ class MetadataSums:
             if 2 * len(counts) <= counts.total()
         }
 
-    def repeated(self, most_groups: int) -> tuple[int, list[tuple[int, str, str, int]]]:
-        """How many files are the same bytes as another one before; and of the largest groups shard, key and URL of a
-        sample, and size."""
+    def repeated(self, most_groups: int) -> tuple[int, list[tuple[str, str, int]]]:
+        """How many files are the same bytes as another one before; and of the largest groups key and URL of a sample,
+        and size."""
         counts = pc.value_counts(pa.chunked_array(self._hashes, pa.string()))
         number = counts.field("counts")
         several = counts.filter(pc.greater(number, 1))
         groups = sorted(several.to_pylist(), key=lambda group: -group["counts"])
         known = self._samples_by_hash
-        found = [(*known.get(group["values"], (0, "", "")), group["counts"]) for group in groups[:most_groups]]
+        found = [(*known.get(group["values"], ("", "")), group["counts"]) for group in groups[:most_groups]]
         return sum(group["counts"] - 1 for group in groups), found
 
     def _read_shard(self, files: ShardFiles, chance: random.Random, ends: float) -> None:
@@ -186,7 +186,7 @@ class MetadataSums:
                 # Not all of a row group: captions may be long, and refer to one text in a dictionary.
                 samples: list[dict[str, Any]] = []
                 for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=names, use_threads=False):
-                    samples += self._add(self._last_outcomes(files, pa.Table.from_batches([batch])), files.shard_id)
+                    samples += self._add(self._last_outcomes(files, pa.Table.from_batches([batch])))
                 self.samples += spread(samples, self._most_samples)
                 if time.monotonic() >= ends:
                     return
@@ -210,7 +210,7 @@ class MetadataSums:
             self._retried.update(table["key"].to_pylist())
         return table
 
-    def _add(self, table: pa.Table, shard_id: int) -> list[dict[str, Any]]:
+    def _add(self, table: pa.Table) -> list[dict[str, Any]]:
         """Add the figures of some rows, and return some of these rows."""
         self.rows += table.num_rows
         names = table.schema.names
@@ -220,7 +220,7 @@ class MetadataSums:
         if self._members is None:
             self._add_hosts(table)
             self._add_files(stored)
-            self._add_hashes(stored, shard_id)
+            self._add_hashes(stored)
         else:  # hosts and files are those of each URL
             for name in self._members.names:
                 of_member = _of_member(table, name)
@@ -263,7 +263,7 @@ class MetadataSums:
             name, _, code = pair["values"].partition("\n")
             self.hosts[name][code] += pair["counts"]
 
-    def _add_hashes(self, stored: pa.Table, shard_id: int) -> None:
+    def _add_hashes(self, stored: pa.Table) -> None:
         names = stored.schema.names
         name = next((name for name in _HASHES if name in names and "key" in names), None)
         if name is None or not pa.types.is_string(stored.schema.field(name).type):
@@ -271,7 +271,7 @@ class MetadataSums:
         hashes = pc.utf8_slice_codeunits(stored[name], 0, _HASH_CHARACTERS)
         self._hashes += hashes.drop_null().chunks
         if len(self._samples_by_hash) < _MOST_ROWS // 10:
-            samples = zip(itertools.repeat(shard_id), stored["key"].to_pylist(), stored["url"].to_pylist())
+            samples = zip(stored["key"].to_pylist(), stored["url"].to_pylist(), strict=True)
             self._samples_by_hash.update(zip(hashes.to_pylist(), samples, strict=True))
 
     def _add_labels(self, stored: pa.Table) -> None:

@@ -11,11 +11,9 @@ import tempfile
 import threading
 import time
 from array import array
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +47,6 @@ _COLUMNS = ("key", "url", "caption", "ext", "mime_type", "bytes", STORED_BYTES.n
 
 Sample = Mapping[str, Any]
 """A sample as `load` gives it."""
-Draw = Callable[[pa.Table], pa.Array]
-"""Numbers of the rows to show, of the metadata of a shard's samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,68 +67,37 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     time is up, in which the start of the process that decodes does not count. What cannot be read is left out: whether
     a dataset is whole is another question."""
     finished, chance = sample.dataset.finished, random.Random(seed)
-    table = sample.table
+    table, totals = sample.table, sample.totals
     samples = dict(zip(table.ids, table.column("samples"), strict=True)) if table is not None else {}
     if samples:
-        finished = finished.only(number for number, count in samples.items() if count)
-    chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
-    picked = [finished.ids[number] for number in chosen]
-    shares = _shares([samples.get(shard_id, 0) for shard_id in picked], count, chance)
-    draws = {
-        shard_id: partial(_drawn, share, random.Random(f"{seed} {shard_id}"))
-        for shard_id, share in zip(picked, shares, strict=True)
-        if share
-    }
-    return _made(sample, draws, seconds)[:count]
-
-
-def thumbnails_of(
-    sample: ShardSample, places: Collection[tuple[int, str]], seconds: float = 30.0
-) -> dict[str, Thumbnail]:
-    """Key -> the sample, of those with these shards and keys that can be read in time."""
-    wanted = pa.array([key for _, key in places], pa.string())
-    draws = {shard: lambda table: pc.indices_nonzero(pc.is_in(table["key"], wanted)) for shard, _ in places}
-    return {found.key: found for found in _made(sample, draws, seconds)}
-
-
-def _made(sample: ShardSample, draws: Mapping[int, Draw], seconds: float) -> list[Thumbnail]:
-    """The samples that are drawn of each shard, by its number."""
-    picked = list(sample.dataset.finished.only(draws))
+        finished = finished.only(number for number, number_of in samples.items() if number_of)
+    chosen = chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count))
+    picked = [finished[number] for number in sorted(chosen)]
+    shares = _shares([samples.get(files.shard_id, count) for files in picked], count)
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[list[Thumbnail]] = [[] for _ in picked]
     with staging(Path(tempfile.gettempdir())) as copies, PreviewPool() as previews:
         try:
-            totals = sample.totals
             if picked and totals and totals.samples:
                 previews.start(totals.exts, (totals.bytes or math.inf) / totals.samples)
             maker = _ThumbnailMaker(sample.dataset, picked, previews, copies, time.monotonic() + seconds)
             todo = [
-                pool.submit(maker.make, place, draws[files.shard_id], found[place])
-                for place, files in enumerate(picked)
+                pool.submit(maker.make, place, share, random.Random(f"{seed} {place}"), found[place])
+                for place, share in enumerate(shares)
             ]
             wait(todo, seconds + _GRACE)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    return list(itertools.chain.from_iterable(found))
+    return list(itertools.chain.from_iterable(found))[:count]
 
 
-def _drawn(count: int, chance: random.Random, table: pa.Table) -> pa.Array:
-    """The numbers of up to `count` rows, in order."""
-    return pa.array(sorted(chance.sample(range(len(table)), min(count, len(table)))), pa.int64())
-
-
-def _shares(samples: Sequence[int], count: int, chance: random.Random) -> list[int]:
-    """How many of `count` are to come from each shard, by how many `samples` it has; evenly if nobody knows."""
-    total = sum(samples)
-    if not total:
-        return [math.ceil(count / max(1, len(samples)))] * len(samples)
-    if total <= count:
-        return list(samples)
-    ends = list(itertools.accumulate(samples))
-    drawn = Counter(
-        next(shard for shard, end in enumerate(ends) if number < end) for number in chance.sample(range(total), count)
-    )
-    return [drawn[shard] for shard in range(len(samples))]
+def _shares(samples: Sequence[int], count: int) -> list[int]:
+    """How many of `count` are to come from each shard: equally many, and more where others have fewer `samples`."""
+    shares = [0] * len(samples)
+    for done, place in enumerate(sorted(range(len(samples)), key=samples.__getitem__)):
+        shares[place] = min(samples[place], math.ceil(count / (len(samples) - done)))
+        count -= shares[place]
+    return shares
 
 
 class _ThumbnailMaker:
@@ -166,22 +131,22 @@ class _ThumbnailMaker:
                 return pa.schema([schema.field(name) for name in self._dataset.metadata_columns(schema)])
         return None
 
-    def make(self, place: int, draw: Draw, found: list[Thumbnail]) -> None:
-        """Append the samples that are drawn of a shard to `found`, until time is up."""
+    def make(self, place: int, count: int, chance: random.Random, found: list[Thumbnail]) -> None:
+        """Append `count` samples of a shard to `found`, until time is up."""
         try:
-            for sample in self._samples(place, draw):
+            for sample in self._samples(place, count, chance):
                 if time.monotonic() >= self._ends:
                     return
                 found.append(self._thumbnail(sample))
         except Exception as error:  # of Arrow, tarfile, any format's library and any file system
             log.debug("shard %d has no samples to show: %s", self._picked[place].shard_id, error, exc_info=True)
 
-    def _samples(self, place: int, draw: Draw) -> Iterator[Sample]:
+    def _samples(self, place: int, count: int, chance: random.Random) -> Iterator[Sample]:
         dataset, files = self._dataset, self._picked[place]
         if time.monotonic() >= self._ends or files.data is None or dataset.writer is None:
             return
         is_local = dataset.folder.is_local
-        numbers, rows = self._drawn(files, draw)
+        numbers, rows = self._drawn(files, count, chance)
         if dataset.writer.extension == "" and not is_local:  # a folder, of which no copy is made
             for row in rows:
                 yield {**row, "data": dataset.read(f"{files.data}/{row['key']}.{row.get('ext') or 'jpg'}")}
@@ -191,8 +156,8 @@ class _ThumbnailMaker:
                     sample = self._opened.get(place, number)
                     yield sample
 
-    def _drawn(self, files: ShardFiles, draw: Draw) -> tuple[list[int], list[Sample]]:
-        """The numbers of samples of a shard, of those whose files are not too large, and their metadata."""
+    def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> tuple[list[int], list[Sample]]:
+        """The numbers of some samples of a shard, of those whose files are not too large, and their metadata."""
         with self._dataset.metadata_file(files) as file:
             known = file.schema_arrow.names
             table = file.read([name for name in (*_COLUMNS, "status") if name in known])
@@ -200,7 +165,7 @@ class _ThumbnailMaker:
         sizes = [table[name] for name in (STORED_BYTES.name, "bytes") if name in known]
         is_small = pc.less_equal(pc.coalesce(*sizes, 0), _MOST_BYTES) if sizes else pc.is_valid(table["status"])
         numbers = pc.indices_nonzero(is_small)
-        drawn = numbers.take(draw(table.take(numbers)))
+        drawn = numbers.take(pa.array(sorted(chance.sample(range(len(numbers)), min(count, len(numbers)))), pa.int64()))
         return drawn.to_pylist(), table.take(drawn).to_pylist()
 
     def _size(self, files: ShardFiles) -> float:

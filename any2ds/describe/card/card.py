@@ -43,17 +43,7 @@ from any2ds.describe.summary import Summary, summarize, with_limit
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
-_OWN_FIELDS = (
-    "pretty_name",
-    "license",
-    "license_name",
-    "language",
-    "size_categories",
-    "tags",
-    "configs",
-    "dataset_info",
-)
-_GIVEN_FIELDS = ("pretty_name", "license", "license_name", "language")  # which stay if they are not given again
+_REMADE = ("size_categories", "configs", "dataset_info")  # fields of the header of which nothing former stays
 _SHARDS_LOOKED_INTO = 4
 _MEMBERS_LOOKED_AT = 200  # of a tar file: each is a read in a store
 _MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
@@ -163,10 +153,11 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.full_name.partition(":")[0]
     name = wanted.pretty_name or str(header.get("pretty_name") or "") or folder
     own = _header(facts, wanted, name)
-    kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
+    kept = {field: value for field, value in header.items() if field not in _REMADE}
     if wanted.license:
         kept.pop("license_name", None)
-    head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
+    tags = [*own["tags"], *(tag for tag in kept.get("tags") or () if isinstance(tag, str))]
+    head = {**kept, **own, "tags": list(dict.fromkeys(tags))}
     body = _body(facts, name, head)
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -32,13 +32,8 @@ def markdown(summary: Summary) -> str:
     return template.render(lines=_SHOWN_IN_MARKDOWN, **_tables(summary))
 
 
-def html(
-    summary: Summary,
-    samples: Sequence[Thumbnail] = (),
-    repeated: Mapping[str, Thumbnail] | None = None,
-    snippets: Sequence[Snippet] = (),
-) -> str:
-    """Whatever strangers wrote is text in it. `repeated` are by key the samples whose bytes several files have."""
+def html(summary: Summary, samples: Sequence[Thumbnail] = (), snippets: Sequence[Snippet] = ()) -> str:
+    """Whatever strangers wrote is text in it."""
     templates = environment()
     source = templates.loader.get_source(templates, "report.css")[0] if templates.loader else ""
     return templates.get_template("report.html").render(
@@ -47,7 +42,6 @@ def html(
         data=_as_data(summary.to_json()),
         charts=list(charts.charts_of(summary)),
         samples=samples,
-        repeated=repeated or {},
         snippets=snippets,
         no_failures=NO_FAILURES,
         lines=_SHOWN,

@@ -25,7 +25,7 @@ from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.describe.loaders import Snippet, snippets
 from any2ds.describe.summary import LastRun, Summary, summarize
-from any2ds.describe.thumbnails import thumbnails, thumbnails_of
+from any2ds.describe.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.opening import open_folder
 from any2ds.storage.report_file import is_others_report, refuse_others_file
@@ -85,9 +85,7 @@ def page(
 
         summary, snippets = summarize(sample, seconds=seconds, last_run=last_run), _loading(sample)
         shown = pictures.result() if pictures else ()
-        places = [(group.shard, group.key) for group in summary.same_bytes if samples and group.key]
-        repeated = thumbnails_of(sample, places, seconds_for_samples) if places else {}
-        return html(summary, shown, repeated, snippets), summary
+        return html(summary, shown, snippets), summary
 
 
 def _loading(sample: ShardSample) -> Sequence[Snippet]:

@@ -48,19 +48,18 @@ class ShardCopies:
 
     def opened(self, shard: ShardOfFolder) -> LocalShard:
         """The copy of a data file, made if there is none. Raises DamagedShard."""
-        for attempt in range(_TRIES):
+        version = version_of_shard(shard)
+        if (kept := self.kept(shard, version)) is not None:
+            return kept
+        copy = self._place(shard, version)
+        for _ in range(_TRIES):
+            self._download(shard, copy, version)
             try:
-                version = version_of_shard(shard)
-                return LocalShard(shard, self._path(shard, version), version)
-            except (OSError, DamagedShard) as error:  # another process has just removed it to make room
-                cause = error.__cause__ if isinstance(error, DamagedShard) else error
-                if attempt == _TRIES - 1 or not isinstance(cause, FileNotFoundError) or not self._is_in(cause):
-                    raise DamagedShard(error_text(error)) from error
-        raise AssertionError
-
-    def _is_in(self, error: OSError) -> bool:
-        """Whether it is of a file in the folder of copies, not in the store."""
-        return str(error.filename).startswith(str(self.folder))
+                return LocalShard(shard, copy, version)
+            except DamagedShard as error:
+                if not isinstance(error.__cause__, FileNotFoundError):  # another process has just removed it
+                    raise
+        raise DamagedShard("other processes remove its copy at once to make room: cache_bytes is too small for them")
 
     def kept(self, shard: ShardOfFolder, version: str) -> LocalShard | None:
         """The copy of a data file, if there is one."""
@@ -77,15 +76,6 @@ class ShardCopies:
         where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}/{version}"
         name = hashlib.sha256(where.encode()).hexdigest()[:32]
         return self.folder / "shards" / name / shard.name
-
-    def _path(self, shard: ShardOfFolder, version: str) -> Path:
-        copy = self._place(shard, version)
-        if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
-            self._download(shard, copy, version)
-            self._make_room(copy.parent)
-        with contextlib.suppress(OSError):
-            (copy.parent / _USED).touch()
-        return copy
 
     def _download(self, shard: ShardOfFolder, copy: Path, version: str) -> None:
         try:
@@ -107,13 +97,16 @@ class ShardCopies:
             if _version_now(shard) != version:
                 raise DamagedShard("it was replaced while it was copied")
             flush(found)  # else a file of its size may be full of zeros after a power failure
-            copy.parent.mkdir(exist_ok=True)
-            (copy.parent / _USED).touch()
             try:
+                copy.parent.mkdir(exist_ok=True)
+                (copy.parent / _USED).touch()
                 os.replace(found, copy)
-            except OSError:  # a folder that another process has just made
+            except FileNotFoundError:  # another process has just removed the folder to make room
+                return
+            except OSError as error:  # a folder that another process has just made
                 if not copy.exists():
-                    raise
+                    raise DamagedShard(error_text(error)) from error
+        self._make_room(copy.parent)
 
     def _make_room(self, kept: Path) -> None:
         """Remove copies, those used longest ago first, until the others fit; and what killed processes have left."""

@@ -266,9 +266,9 @@ def _selection(
     parts: list[Numbers] = [_part(rows, shards, part, recipe) for part in asked] or [range(shards.total)]
     if condition is not None and any(map(len, parts)):
         is_all = any(not isinstance(part, range) for part in parts)
-        some, first = (rows, 0) if is_all else rows.around([part for part in parts if isinstance(part, range)])
-        mask = some.mask(condition)
-        parts = [meeting(part, mask, first) for part in parts]
+        needed = rows.around([] if is_all else [part for part in parts if isinstance(part, range)])
+        mask = rows.mask(condition, needed)
+        parts = [meeting(part, mask, shards.starts[needed.start]) for part in parts]
     return Selection.of(parts, condition)
 
 

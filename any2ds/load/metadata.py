@@ -52,10 +52,11 @@ def _schema_of_shard(shards: ShardSet, number: int) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in bodies])
 
 
-def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.FileSystemDataset:
-    """The metadata of all finished shards; nothing is read yet."""
+def dataset_of(shards: ShardSet, schema: pa.Schema, numbers: range | None = None) -> pads.FileSystemDataset:
+    """The metadata of all finished shards, or of those with these places; nothing is read yet."""
     folder = shards.in_this_process().folder
-    paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
+    tables = shards.tables if numbers is None else shards.tables[numbers.start : numbers.stop]
+    paths = [f"{folder.path.rstrip('/')}/{table}" for table in tables]
     filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
     parquet = pads.ParquetFileFormat()
     return pads.FileSystemDataset(
@@ -88,40 +89,35 @@ class Rows:
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
         self._foreign = foreign
 
-    def _part(self, numbers: range) -> Rows:
-        """The rows of some shards."""
-        return Rows(self._shards.part(numbers), self._schema, self._opened)
-
-    def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
-        """The rows of the shards that have the samples with these numbers, and the number of their first sample.
-
-        All rows where the order of the data is another one than that of the metadata.
-        """
+    def around(self, spans: Sequence[range]) -> range:
+        """The places of the shards that have the samples with these numbers; all where the order of the data is another
+        one than that of the metadata."""
         shards = self._shards
-        if not self._shards.is_own or self._schema is None or not any(spans):
-            return self, 0
+        if not shards.is_own or self._schema is None or not any(spans):
+            return range(len(shards))
         first = bisect_right(shards.starts, min(span.start for span in spans if span)) - 1
-        stop = bisect_left(shards.starts, max(span.stop for span in spans if span))
-        return self._part(range(first, stop)), shards.starts[first]
+        return range(first, bisect_left(shards.starts, max(span.stop for span in spans if span)))
 
     def has(self, column: str) -> bool:
         return self._schema is not None and column in self._schema.names
 
-    def mask(self, condition: pc.Expression) -> pa.BooleanArray:
-        """A mask of the samples that meet a condition on the metadata. Raises UsageError, DamagedShard."""
+    def mask(self, condition: pc.Expression, shards: range | None = None) -> pa.BooleanArray:
+        """A mask of the samples of these shards, or of all, that meet a condition on the metadata. Raises UsageError,
+        DamagedShard."""
+        is_own, parts = self._shards.is_own, [pa.array([], pa.bool_())]
         if self._schema is None and self._foreign is not None:
-            shards = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
-            tables = [self._foreign.schema.empty_table(), *map(self._foreign.table, shards)]
-            return _mask_of(pa.concat_tables(tables), condition)
-        columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
-        parts = [pa.array([], pa.bool_())]
-        for numbers, table in self._tables(columns):
+            there = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
+            tables = [self._foreign.schema.empty_table(), *map(self._foreign.table, there)]
+            with _translated_condition(self._foreign.schema.names):
+                table = pads.dataset(pa.concat_tables(tables)).to_table(columns={"found": condition})
+            return _truth(table["found"])
+        columns = {"found": condition} if is_own else {"found": condition, "key": pc.field("key")}
+        for numbers, table in self._tables(columns, shards):
             found = _truth(table["found"])
-            if not self._shards.is_own:
+            if not is_own:
                 wanted = set(table["key"].filter(found).to_pylist())
-                parts.append(pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_()))
-            else:
-                parts.append(_one_chunk(found))
+                found = pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_())
+            parts.append(found)
         return pa.concat_arrays(parts)
 
     def keys(self) -> pa.ChunkedArray:
@@ -145,36 +141,38 @@ class Rows:
         for shard in shards:
             yield from self._opened.keys(shard)
 
-    def _groups(self) -> Iterator[range]:
+    def _groups(self, shards: range | None = None) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
-        for start in range(0, len(self._shards), _SHARDS_AT_ONCE):
-            yield range(start, min(start + _SHARDS_AT_ONCE, len(self._shards)))
+        shards = range(len(self._shards)) if shards is None else shards
+        return (shards[start : start + _SHARDS_AT_ONCE] for start in range(0, len(shards), _SHARDS_AT_ONCE))
 
-    def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
-        for numbers in self._groups():
-            some = self if len(numbers) == len(self._shards) else self._part(numbers)
-            yield numbers, some._read(columns)
+    def _tables(
+        self, columns: dict[str, pc.Expression], shards: range | None = None
+    ) -> Iterator[tuple[range, pa.Table]]:
+        return ((numbers, self._read(columns, numbers)) for numbers in self._groups(shards))
 
-    def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
-        """The columns of all of its shards, which are few."""
+    def _read(self, columns: dict[str, pc.Expression], numbers: range) -> pa.Table:
+        """The columns of these shards, which are few."""
         shards = self._shards
-        dataset = dataset_of(shards, self._schema)
+        dataset = dataset_of(shards, self._schema, numbers)
         try:
-            table = dataset.to_table(columns=columns, filter=_IS_STORED)
-        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
-            self._look_for_damage()
-            raise _wrong_condition(error, dataset.schema.names) from error
+            with _translated_condition(dataset.schema.names):
+                table = dataset.to_table(columns=columns, filter=_IS_STORED)
+        except UsageError:
+            self._look_for_damage(numbers)
+            raise
         except (pa.ArrowException, OSError) as error:
             if shards.folder.is_local or is_permanent(error):
-                self._look_for_damage()
+                self._look_for_damage(numbers)
             raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {access_text(error)}") from error
-        if table.num_rows != shards.total:
-            self._look_for_damage()
+        if table.num_rows != shards.starts[numbers.stop] - shards.starts[numbers.start]:
+            self._look_for_damage(numbers)
         return table
 
-    def _look_for_damage(self) -> None:
+    def _look_for_damage(self, numbers: range) -> None:
         """Raises DamagedShard for the first shard whose metadata cannot be read, or have another number of samples."""
-        for shard, table in enumerate(self._shards.tables):
+        for shard in numbers:
+            table = self._shards.tables[shard]
             with translated(self._shards, shard), self._shards.folder.open(table) as file:
                 with pq.ParquetFile(file, **THRIFTY) as parquet:
                     statuses = parquet.read(["status"])["status"]
@@ -183,24 +181,20 @@ class Rows:
                     raise DamagedShard(f"{table} has {found:,} samples, its statistics say {wanted:,}")
 
 
-def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
-    """A mask of the rows that meet a condition. Raises UsageError."""
-    return _one_chunk(_truth(_evaluated(table, {"found": condition})["found"]))
-
-
-def _evaluated(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:
-    """The columns as they follow from those of a table. Raises UsageError."""
-    try:
-        return pads.dataset(table).to_table(columns=columns)
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        raise _wrong_condition(error, table.column_names) from error
-
-
-def _truth(found: pa.ChunkedArray) -> pa.ChunkedArray:
+def _truth(found: pa.ChunkedArray) -> pa.BooleanArray:
     """The result of a condition, unknown being false. Raises UsageError."""
     if not pa.types.is_boolean(found.type):
         raise UsageError(f"where: the condition is neither true nor false, but {found.type}")
-    return pc.fill_null(found, False)
+    return pa.concat_arrays([pa.array([], pa.bool_()), *pc.fill_null(found, False).chunks])
+
+
+@contextmanager
+def _translated_condition(columns: Sequence[str]) -> Iterator[None]:
+    """Raises UsageError for a condition that Arrow does not understand."""
+    try:
+        yield
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise _wrong_condition(error, columns) from error
 
 
 def _wrong_condition(error: Exception, columns: Sequence[str]) -> UsageError:
@@ -225,7 +219,3 @@ def translated(shards: ShardSet, shard: int) -> Iterator[None]:
         raise
     except Exception as error:  # of Arrow, or any file system
         raise DamagedShard(f"metadata of {shards.describe(shard)}: {access_text(error)}") from error
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

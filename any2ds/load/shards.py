@@ -148,21 +148,6 @@ class ShardSet:
         """For messages."""
         return f"shard {self.names[shard] or self.tables[shard]} of {redacted(self.folder.url)!r}"
 
-    def part(self, numbers: range) -> ShardSet:
-        """Some shards that follow each other as a dataset of their own."""
-        own, first = slice(numbers.start, numbers.stop), self.starts[numbers.start]
-        return replace(
-            self,
-            names=self.names[own],
-            tables=self.tables[own],
-            starts=array("Q", (start - first for start in self.starts[numbers.start : numbers.stop + 1])),
-            data_bytes=self.data_bytes[own],
-            shard_ids=self.shard_ids[own],
-            versions=self.versions[own],
-            marks=self.marks[own],
-            file_bytes=self.file_bytes[own],
-        )
-
 
 def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
     """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""

@@ -320,13 +320,9 @@ class Source(Sequence[Sample]):
         features = self._delivery.features
         return 3 if features is None else features.channels.get(name, 3)
 
-    @property
-    def extensions(self) -> set[str]:
-        """The extensions of its files, as far as the metadata have them; else that of the first file."""
-        return self.extensions_of("")
-
     def extensions_of(self, member: str) -> set[str]:
-        """The extensions of one of several files of a sample."""
+        """The extensions of the files, or of one of several files of a sample, as far as the metadata have them; else
+        that of the first."""
         name = f"{member}_ext" if member else "ext"
         if self._fields.schema is not None and name in self._fields.schema.names:
             return set(self.metadata.to_table(columns=[name])[name].unique().drop_null().to_pylist())

@@ -53,12 +53,14 @@ def in_windows(
     order: deque[_Place] = deque()  # of the windows whose chunks are known
     ready: dict[_Place, Stored] = {}
 
-    def read_places(chunk: Sequence[_Place]) -> list[tuple[_Place, Stored]]:
-        return list(zip(chunk, read([number for _, number in chunk]), strict=True))
+    def read_chunk(chunk: Sequence[_Place]) -> list[dict[_Place, Stored]]:
+        return [dict(zip(chunk, read([number for _, number in chunk]), strict=True))]
 
-    for place, stored in in_order(read_places, _chunks(windows, order, block_of, size)):
-        ready[place] = stored
-        if order[0] in ready:
+    for found in in_order(read_chunk, _chunks(windows, order, block_of, size)):
+        ready.update(found)
+        for _ in found:  # as many are given as came
+            if order[0] not in ready:
+                break
             yield ready.pop(order.popleft())
     for place in order:
         yield ready.pop(place)
@@ -70,9 +72,10 @@ def _chunks(
     """The samples of each window, by blocks in the order of their first use; `order` gets them as they are wanted."""
     for turn, window in enumerate(windows):
         blocks: dict[int, list[_Place]] = {}
-        for number in window:
-            order.append((turn, number))
-            blocks.setdefault(block_of(number), []).append((turn, number))
+        places = [(turn, number) for number in window]
+        order.extend(places)
+        for place in places:
+            blocks.setdefault(block_of(place[1]), []).append(place)
         chunk: list[_Place] = []
         for own in blocks.values():
             chunk += own

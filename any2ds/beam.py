@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from any2ds.core import plugins
-from any2ds.core.errors import DamagedShard, redacted
 from any2ds.dataset.places import default_data_dir, is_name
 from any2ds.load.load import load
 from any2ds.storage.stores import absolute
@@ -57,31 +56,25 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
         return (
             pipeline
             | "Folder" >> beam.Create([self._given])
-            | "Shards" >> beam.FlatMap(_shard_names)
+            | "Shards" >> beam.FlatMap(_shards)
             | "Spread" >> beam.Reshuffle()
             | "Samples" >> beam.ParDo(_Samples(self._given))
         )
 
-    def display_data(self) -> dict[str, Any]:
-        return {"folder": redacted(self._given["folder"])}
 
-
-def _shard_names(given: dict[str, Any]) -> list[str]:
-    return load(**given).shard_names
+def _shards(given: dict[str, Any]) -> range:
+    return range(len(load(**given).shards))
 
 
 class _Samples(_DoFn):  # type: ignore[misc]  # Beam has no types
-    """From the name of a shard to its samples; each worker opens the dataset once."""
+    """From the place of a shard to its samples; each worker opens the dataset once."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
 
     def setup(self) -> None:
-        source = load(**self._given)
-        self._shards = dict(zip(source.shard_names, source.shards, strict=True))
+        self._shards = load(**self._given).shards
 
-    def process(self, name: str) -> Iterator[dict[str, Any]]:
+    def process(self, place: int) -> Iterator[dict[str, Any]]:
         """Raises DamagedShard."""
-        if name not in self._shards:
-            raise DamagedShard(f"shard {name} of {redacted(self._given['folder'])!r} is no longer there")
-        yield from self._shards[name]
+        yield from self._shards[place]

@@ -79,10 +79,7 @@ def test_every_module_opens_with_what_it_owns(module: str) -> None:
 
 
 def test_no_arrow_value_becomes_one_of_numpy_or_pandas() -> None:
-    """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then. `ds.metadata` has one for
-    programs of users alone."""
+    """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then."""
     for module, path in FILES.items():
-        if module == "any2ds.load.metadata":
-            continue
         named = {node.attr for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
         assert not {"to_numpy", "to_pandas"} & named, module

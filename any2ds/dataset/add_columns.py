@@ -23,7 +23,6 @@ from any2ds.config.options import InputOptions, ParsedOptions, parse_options
 from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import (
-    DamagedShard,
     InputError,
     MissingColumns,
     OptionError,
@@ -37,13 +36,11 @@ from any2ds.core.layout import COLUMNS_FOLDER
 from any2ds.core.metadata import RESERVED_COLUMNS, shown_urls
 from any2ds.core.rows import BAD_ROW_COLUMN, RENAMED
 from any2ds.core.samples import member_column
-from any2ds.core.stats import Stats
 from any2ds.dataset.added_columns import AddedColumns, dataset_id, marks_of, table_name
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.places import located
-from any2ds.dataset.shard_sample import listed_table
-from any2ds.dataset.shards import ShardEntry, ShardTable
+from any2ds.dataset.shard_sample import shard_table
 from any2ds.readers.contract import Field, Wanted
 from any2ds.readers.inputs import File, Input, inputs_of
 from any2ds.readers.look import refuse_unreadable
@@ -105,7 +102,7 @@ class _Join:
 
     def __init__(self, dataset: Dataset, wanted: AddColumnsOptions, stores: Stores) -> None:
         self._dataset = dataset
-        self._table = _shard_table(dataset)
+        self._table = shard_table(dataset)
         self._before = AddedColumns.of(dataset.folder)
         self._own_column, _, of_list = wanted.on.partition(":")
         self._list_column = of_list or self._own_column
@@ -328,15 +325,3 @@ class _Join:
 def _comparable(values: pa.Array) -> pa.Array:
     """Keys or URLs as text, without blanks around them and without credentials, which metadata do not have."""
     return shown_urls(pc.utf8_trim_whitespace(values.cast(pa.string())))
-
-
-def _shard_table(dataset: Dataset) -> ShardTable:
-    """The finished shards, by the list of shards if it is true, else by their statistics. Raises DamagedShard."""
-    if (table := listed_table(dataset)) is not None:
-        return table
-    entries = []
-    for files, stats in dataset.stats(dataset.finished):
-        if not isinstance(stats, Stats):
-            raise DamagedShard(f"{files.stats} cannot be read: {error_text(stats)}")
-        entries.append(ShardEntry.of_stats(files.shard_id, stats, files.sizes.get(files.data or "", 0)))
-    return ShardTable.of(entries)

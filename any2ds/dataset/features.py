@@ -214,9 +214,8 @@ class ClassLabel(Feature):
 
 
 class Tensor(Feature):
-    """Numbers or truth values of one type: a NumPy array, or nested lists. Sizes that differ between samples are None.
-
-    `any2ds.load` gives an array of that shape. With one unknown size, that has to be the first.
+    """Numbers or truth values of one type: a NumPy array, or nested lists. The first size is None if it differs between
+    samples. `any2ds.load` gives an array of that shape.
     """
 
     option_names = ("shape", "dtype")
@@ -229,13 +228,11 @@ class Tensor(Feature):
             raise UsageError(
                 f"Tensor: invalid shape {self.shape}: expected sizes from 1 on, such as (28, 28) or (None, 4)"
             )
-        self.has_own_shape = None in self.shape[1:]  # which is stored with each sample
-        if self.has_own_shape and self.dtype == "str":
-            raise UsageError(f"Tensor: invalid shape {self.shape}: of texts only the first size may be unknown")
-        self._encode = _encoder(self.dtype)
-        self.type = values = pa.list_(_DTYPES[self.dtype])
-        if self.has_own_shape:
-            self.type = pa.struct([("shape", pa.list_(pa.int64(), len(self.shape))), ("value", values)])
+        if None in self.shape[1:]:
+            raise UsageError(
+                f"Tensor: invalid shape {self.shape}: only the first size may be unknown; store others as Bytes"
+            )
+        self._encode, self.type = _encoder(self.dtype), pa.list_(_DTYPES[self.dtype])
         self.size = math.prod(size for size in self.shape if size is not None)  # of one entry, if the first is unknown
 
     def encode(self, value: Any) -> Any:
@@ -251,21 +248,15 @@ class Tensor(Feature):
             wanted not in (None, size) for size, wanted in zip(found, self.shape, strict=True)
         ):
             raise ValueError(f"its shape is {found}, expected {self.shape}")
-        values = list(map(self._encode, flat))
-        return {"shape": list(found), "value": values} if self.has_own_shape else values
+        return list(map(self._encode, flat))
 
     def decode(self, value: Any) -> Any:
-        if value is None or not self.has_own_shape:
-            return None if value is None else _array(value, self.dtype, self.shape)
-        return _array(value["value"], self.dtype, value["shape"])
+        return None if value is None else _array(value, self.dtype, self.shape)
 
     def tfds_class(self) -> dict[str, Any]:
         shape = {"dimensions": [str(-1 if size is None else size) for size in self.shape]}
-        dtype = "float32" if self.has_own_shape and self.dtype == "float16" else self.dtype  # as its bytes are stored
-        encoding = "bytes" if self.has_own_shape else "none"
-        return class_of(
-            "tensor_feature.Tensor", tensor={"shape": shape, "dtype": _tfds_dtype(dtype), "encoding": encoding}
-        )
+        tensor = {"shape": shape, "dtype": _tfds_dtype(self.dtype), "encoding": "none"}
+        return class_of("tensor_feature.Tensor", tensor=tensor)
 
 
 class FileFeature(Feature):

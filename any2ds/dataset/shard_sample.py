@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from any2ds.core import plugins
-from any2ds.core.errors import OutputError, Unreachable, access_text
+from any2ds.core.errors import DamagedShard, OutputError, Unreachable, access_text, error_text, redacted
+from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.shards import ShardList, ShardTable, Totals, pattern
+from any2ds.dataset.shards import ShardEntry, ShardList, ShardTable, Totals, pattern
 from any2ds.storage.opening import open_folder
 from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
@@ -111,3 +112,20 @@ def listed_table(dataset: Dataset) -> ShardTable | None:
         if not listed.is_open and listed.table.ids == dataset.finished.ids:
             return listed.table
     return None
+
+
+def shard_table(dataset: Dataset) -> ShardTable:
+    """The finished shards, by the list of shards if it is true, else by their statistics. Raises DamagedShard."""
+    table = listed_table(dataset)
+    return table_of_stats(dataset) if table is None else table
+
+
+def table_of_stats(dataset: Dataset) -> ShardTable:
+    """The finished shards by their statistics. Raises DamagedShard."""
+    entries = []
+    for files, stats in dataset.stats(dataset.finished):
+        if not isinstance(stats, Stats):
+            raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
+        listed_size = files.sizes.get(files.data or "", 0)  # which the statistics of img2dataset do not have
+        entries.append(ShardEntry.of_stats(files.shard_id, stats, listed_size))
+    return ShardTable.of(entries)

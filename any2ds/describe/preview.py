@@ -7,7 +7,7 @@ over one without anything else being lost.
 from __future__ import annotations
 
 import contextlib
-import html.parser
+import html
 import importlib.util
 import json
 import logging
@@ -37,6 +37,10 @@ _MOST_FAILURES = 3  # of children, after which no more are started
 _TEXTS = re.compile(r"text/|application/(json|jsonl|x-ndjson|xml|xhtml\+xml|ld\+json|javascript|yaml|x-yaml)")
 _UNFOLDS = re.compile(rb"<!ENTITY|<!DOCTYPE[^<>\[]*\[|<image|<feImage|<use|<pattern|<foreignObject", re.IGNORECASE)
 _TEXT_ENDS = re.compile(r"txt|text|md|rst|x?html?|xml|jsonl?|[ct]sv|ya?ml|srt|vtt|tex|py|c|js|css")
+# What a reader does not see of a web page: markup, and what stands in elements that are not shown, also without an end.
+_TAGS = re.compile(
+    r"<(script|style|head|template|noscript)\b.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)|<[^<>]*>", re.I | re.S
+)
 _SAFE = {"jpeg": "image/jpeg", "png": "image/png"}  # image types that need no library for their size
 _LIBRARIES = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}
 
@@ -132,36 +136,8 @@ def beginning_of(data: bytes, mime_type: str, ext: str) -> str:
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = data[:_READ_FOR_WORDS].decode(encoding, "replace")
     if "html" in mime_type or ext.rsplit(".", 1)[-1] in ("html", "htm", "xhtml"):
-        parser = _PageWords()
-        with contextlib.suppress(Exception):  # of a page that is none, which is shown as far as it went
-            parser.feed(text)
-        text = " ".join("".join(parser.text).split())
+        text = " ".join(html.unescape(_TAGS.sub(" ", text)).split())
     elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
         with contextlib.suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
     return shown(text.strip(), _MOST_WORDS)
-
-
-class _PageWords(html.parser.HTMLParser):
-    """Gathers what a reader sees of a web page."""
-
-    _SILENT = frozenset({"script", "style", "head", "template", "noscript"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self._silent: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self._SILENT and self._silent is None:
-            self._silent = tag
-        self.text.append(" ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._silent:
-            self._silent = None
-        self.text.append(" ")
-
-    def handle_data(self, data: str) -> None:
-        if self._silent is None:
-            self.text.append(data)

@@ -96,7 +96,7 @@ class Summary:
     samples: int | None  # stored: a row that succeeded has one, or several
     bytes: int | None  # of the files stored; None also if no statistics have it
     measured: int  # samples in `bytes`: the statistics of img2dataset lack it
-    exts: Mapping[str, int]  # extension -> files; empty if unknown
+    exts: Mapping[str, int]  # extension -> files; of the shards that were read where nobody has counted all
     coverage: Coverage
     # Rows, in the shards whose statistics were read:
     successes: int
@@ -210,7 +210,7 @@ def summarize(
         samples=totals.samples if totals else None,
         bytes=totals.bytes if totals else None,
         measured=stats.samples_with_bytes if sample.shards == stats.shards or totals is None else totals.samples,
-        exts=dict(totals.exts) if totals else {},
+        exts=dict(totals.exts if totals else stats.exts.most_common()),
         coverage=Coverage(stats.shards, stats.rows, metadata.shards, metadata.rows),
         successes=stats.successes,
         failed=max(0, stats.failed),

@@ -6,13 +6,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 Stored = tuple[int, dict[str, Any] | Exception]
 """The number of a shard, and a sample as it lies in it, neither compared with its hash nor decoded; or why it cannot be
 read."""
 Read = Callable[[Sequence[int]], list[Stored]]
 """The samples of these numbers, in this order."""
+Chunk = TypeVar("Chunk")
+Found = TypeVar("Found")
+_Place = tuple[int, int]
+"""The number of a window, and that of a sample in it: an epoch that is padded has some samples in two windows."""
 
 # As much in flight as hides the latency (measured: 30 ms, 500 MB/s), and no more: bytes that come over many connections
 # at once come in small pieces, which take twice the CPU.
@@ -26,11 +30,11 @@ def chunk_size(sample_bytes: int) -> int:
     return max(1, min(_READ_AT_ONCE, _CHUNK_BYTES // max(1, sample_bytes)))
 
 
-def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Stored]:
-    """The samples of each chunk of numbers, of which some are read ahead."""
+def in_order(read: Callable[[Chunk], list[Found]], chunks: Iterable[Chunk]) -> Generator[Found]:
+    """What is read of each chunk, of which some are read ahead."""
     with _threads() as threads:
-        coming: deque[Future[list[Stored]]] = deque()
-        for chunk in numbers:
+        coming: deque[Future[list[Found]]] = deque()
+        for chunk in chunks:
             coming.append(threads.submit(read, chunk))
             if len(coming) > _CHUNKS:
                 yield from coming.popleft().result()
@@ -46,49 +50,33 @@ def in_windows(
     `block_of` numbers the blocks, of neighbouring samples, which a store gives in one range. So up to a window of
     samples is in memory, and twice `size`: the next one is read while one is used.
     """
-    orders: deque[Sequence[int]] = deque()  # windows whose chunks are known
-    chunks = _chunks(windows, orders, block_of, size)
-    with _threads() as threads:
-        coming: deque[tuple[Future[list[Stored]], list[int]]] = deque()
-        ready: dict[int, Stored] = {}
-        held = 0  # samples that are ready or coming
+    order: deque[_Place] = deque()  # of the windows whose chunks are known
+    ready: dict[_Place, Stored] = {}
 
-        def submit(most: int) -> bool:
-            """Whether there was another chunk, if fewer samples than this are held."""
-            nonlocal held
-            if held >= most or (chunk := next(chunks, None)) is None:
-                return False
-            coming.append((threads.submit(read, chunk), chunk))
-            held += len(chunk)
-            return True
+    def read_chunk(chunk: Sequence[_Place]) -> list[dict[_Place, Stored]]:
+        return [dict(zip(chunk, read([number for _, number in chunk]), strict=True))]
 
-        while submit(1) or orders:
-            order = orders.popleft()
-            most = len(order) + _CHUNKS * size
-            for number in order:
-                while number not in ready:
-                    while len(coming) < _CHUNKS and submit(most):
-                        continue
-                    if not coming:
-                        submit(held + 1)
-                    future, chunk = coming.popleft()
-                    ready.update(zip(chunk, future.result(), strict=True))
-                yield ready.pop(number)
-                held -= 1
-                if len(coming) < _CHUNKS:
-                    submit(most)
+    for found in in_order(read_chunk, _chunks(windows, order, block_of, size)):
+        ready.update(found)
+        for _ in found:  # as many are given as came
+            if order[0] not in ready:
+                break
+            yield ready.pop(order.popleft())
+    for place in order:
+        yield ready.pop(place)
 
 
 def _chunks(
-    windows: Iterable[Sequence[int]], orders: deque[Sequence[int]], block_of: Callable[[int], int], size: int
-) -> Iterator[list[int]]:
-    """The numbers of each window, by blocks in the order of their first use; `orders` gets the windows."""
-    for window in windows:
-        orders.append(window)
-        blocks: dict[int, list[int]] = {}
-        for number in window:
-            blocks.setdefault(block_of(number), []).append(number)
-        chunk: list[int] = []
+    windows: Iterable[Sequence[int]], order: deque[_Place], block_of: Callable[[int], int], size: int
+) -> Iterator[list[_Place]]:
+    """The samples of each window, by blocks in the order of their first use; `order` gets them as they are wanted."""
+    for turn, window in enumerate(windows):
+        blocks: dict[int, list[_Place]] = {}
+        places = [(turn, number) for number in window]
+        order.extend(places)
+        for place in places:
+            blocks.setdefault(block_of(place[1]), []).append(place)
+        chunk: list[_Place] = []
         for own in blocks.values():
             chunk += own
             if len(chunk) >= size:

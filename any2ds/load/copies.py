@@ -11,12 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.core.errors import DamagedShard, access_text, error_text, is_full
+from any2ds.core.errors import DamagedShard, error_text, is_full
 from any2ds.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
-from any2ds.storage.patience import persist
 from any2ds.storage.reading import version_of
-from any2ds.storage.stores import protocols, server_of
+from any2ds.storage.stores import server_of
 
 _TRIES = 50  # to make and open a copy that others remove
 _USED = ".used"  # file whose time says when a copy was last opened
@@ -33,22 +32,8 @@ def version_of_shard(shard: ShardOfFolder) -> str:
 
 
 def _version_now(shard: ShardOfFolder) -> str:
-    try:
-        folder = shard.folder
-        info = persist(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
-    except Exception as error:  # every file system has exceptions of its own
-        raise DamagedShard(_text(shard, error)) from error
+    info = shard.info()
     return "" if shard.is_folder or info["type"] == "directory" else version_of(info) or ""
-
-
-def _text(shard: ShardOfFolder, error: Exception) -> str:
-    """For messages; of a web server with what it takes."""
-    is_web = shard.is_folder and not protocols(shard.folder.fs).isdisjoint(("http", "https"))
-    return (
-        f"the server has to list the files of its folder, and does not: {access_text(error)}"
-        if is_web
-        else access_text(error)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +48,18 @@ class ShardCopies:
 
     def opened(self, shard: ShardOfFolder) -> LocalShard:
         """The copy of a data file, made if there is none. Raises DamagedShard."""
-        for attempt in range(_TRIES):
+        version = version_of_shard(shard)
+        if (kept := self.kept(shard, version)) is not None:
+            return kept
+        copy = self._place(shard, version)
+        for _ in range(_TRIES):
+            self._download(shard, copy, version)
             try:
-                version = version_of_shard(shard)
-                return LocalShard(shard, self._path(shard, version), version)
-            except (OSError, DamagedShard) as error:  # another process has just removed it to make room
-                cause = error.__cause__ if isinstance(error, DamagedShard) else error
-                if attempt == _TRIES - 1 or not isinstance(cause, FileNotFoundError) or not self._is_in(cause):
-                    raise DamagedShard(error_text(error)) from error
-        raise AssertionError
-
-    def _is_in(self, error: OSError) -> bool:
-        """Whether it is of a file in the folder of copies, not in the store."""
-        return str(error.filename).startswith(str(self.folder))
+                return LocalShard(shard, copy, version)
+            except DamagedShard as error:
+                if not isinstance(error.__cause__, FileNotFoundError):  # another process has just removed it
+                    raise
+        raise DamagedShard("other processes remove its copy at once to make room: cache_bytes is too small for them")
 
     def kept(self, shard: ShardOfFolder, version: str) -> LocalShard | None:
         """The copy of a data file, if there is one."""
@@ -93,15 +77,6 @@ class ShardCopies:
         name = hashlib.sha256(where.encode()).hexdigest()[:32]
         return self.folder / "shards" / name / shard.name
 
-    def _path(self, shard: ShardOfFolder, version: str) -> Path:
-        copy = self._place(shard, version)
-        if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
-            self._download(shard, copy, version)
-            self._make_room(copy.parent)
-        with contextlib.suppress(OSError):
-            (copy.parent / _USED).touch()
-        return copy
-
     def _download(self, shard: ShardOfFolder, copy: Path, version: str) -> None:
         try:
             self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
@@ -113,7 +88,7 @@ class ShardCopies:
                 found = shard.folder.local_copy(shard.name, Path(staging), is_folder)
             except Exception as error:  # every file system has exceptions of its own
                 where = f"no room in the cache {self.folder}: " if is_full(error) else ""
-                raise DamagedShard(f"{where}{_text(shard, error)}") from error
+                raise DamagedShard(f"{where}{shard.why(error)}") from error
             if shard.is_folder and not any(found.iterdir()):
                 raise DamagedShard("its folder is empty, or the server does not list what is in it")
             if shard.size and found.stat().st_size != shard.size:
@@ -122,13 +97,16 @@ class ShardCopies:
             if _version_now(shard) != version:
                 raise DamagedShard("it was replaced while it was copied")
             flush(found)  # else a file of its size may be full of zeros after a power failure
-            copy.parent.mkdir(exist_ok=True)
-            (copy.parent / _USED).touch()
             try:
+                copy.parent.mkdir(exist_ok=True)
+                (copy.parent / _USED).touch()
                 os.replace(found, copy)
-            except OSError:  # a folder that another process has just made
+            except FileNotFoundError:  # another process has just removed the folder to make room
+                return
+            except OSError as error:  # a folder that another process has just made
                 if not copy.exists():
-                    raise
+                    raise DamagedShard(error_text(error)) from error
+        self._make_room(copy.parent)
 
     def _make_room(self, kept: Path) -> None:
         """Remove copies, those used longest ago first, until the others fit; and what killed processes have left."""

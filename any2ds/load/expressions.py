@@ -25,16 +25,17 @@ from any2ds.core.tables import scalar_of_text
 _LONGEST = 20_000  # characters
 _TOKEN = re.compile(
     r"""(?P<blank>\s+)
-    |(?P<prefix>\b[bfrtu]{1,2})?(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |`(?P<quoted>(?:[^`]|``)+)`
     |(?P<number>\.?\d(?:e[-+]|[\w.])*)
     |(?P<name>[^\W\d](?:[^\x00-\x7f\s]|\w)*(?:\.(?:[^\x00-\x7f\s]|\w)+)*)  # also accents that follow their letters
     |(?P<sign>==|!=|<>|<=|>=|=)
-    |(?P<other>.)""",
+    |(?P<stray>[#'"`\\])""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-_SIGNS = {"=": "==", "<>": "!="}
-_WORDS = {word: word for word in ("and", "or", "not", "in", "is")} | {"null": "None", "true": "True", "false": "False"}
+_PYTHON = {word: word for word in ("and", "or", "not", "in", "is")} | {
+    "=": "==", "<>": "!=", "null": "None", "none": "None", "true": "True", "false": "False",
+}  # fmt: skip
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], pc.Expression]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -58,7 +59,7 @@ def parse(text: str, columns: Columns) -> pc.Expression:
         return _condition(_parsed(text), columns)
     except (RecursionError, MemoryError) as error:  # of the parser, which has no other word for it
         raise UsageError("where: the condition is nested too deeply") from error
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, OverflowError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(f"where: {text!r} cannot be understood: {reason}") from error
 
@@ -70,51 +71,29 @@ def _parsed(text: str) -> ast.expr:
     backquotes), and it takes compatible characters of names for the same.
     """
     names: dict[str, str] = {}  # placeholder -> column
-    words: list[str] = []
-    is_behind_text = False
-    for token in _TOKEN.finditer(text):
-        if token["blank"]:
-            words.append(" ")
-            continue
-        if token["text"]:
-            if is_behind_text:
-                raise ValueError(f"two texts in a row, at {token[0]}")
-            words.append(_text(token))
-        elif name := _name(token):
-            placeholder = f"_{len(names)}"
-            names[placeholder] = name
-            words.append(f" {placeholder} ")
-        elif token[0] in ("#", "'", '"', "`", "\\"):
+
+    def as_python(token: re.Match[str]) -> str:
+        if token["stray"]:
             raise ValueError(f"{token[0]} outside of a text, or the end of a text is missing")
-        else:
-            words.append(_SIGNS.get(token[0]) or _WORDS.get(token[0].lower(), token[0]))
-        is_behind_text = token["text"] is not None
-    condition = ast.parse("".join(words).strip(), mode="eval").body
+        if token["blank"]:
+            return " "
+        if written := token["text"]:
+            inside = written[1:-1].replace(written[0] * 2, written[0])
+            unescaped = re.sub(r"\\(.)", r"\1", inside, flags=re.DOTALL)
+            return f"({unescaped!r})"  # Python would join two texts in a row
+        if not token["quoted"] and (word := _PYTHON.get(token[0].lower())):
+            return word
+        if not (token["name"] or token["quoted"]):
+            return token[0]
+        placeholder = f"_{len(names)}"
+        names[placeholder] = token["name"] or token["quoted"].replace("``", "`")
+        return f" {placeholder} "
+
+    condition = ast.parse(_TOKEN.sub(as_python, text).strip(), mode="eval").body
     for node in ast.walk(condition):
         if isinstance(node, ast.Name):
-            node.id = names.get(node.id, node.id)
-        elif isinstance(node, ast.Attribute):  # `a . b`
-            node.attr = names.get(node.attr, node.attr)
+            node.id = names[node.id]
     return condition
-
-
-def _name(token: re.Match[str]) -> str | None:
-    """The column that a token names."""
-    if token["quoted"]:
-        return token["quoted"].replace("``", "`")
-    name = token["name"]
-    return None if name is None or name.lower() in _WORDS or name == "None" else name
-
-
-def _text(token: re.Match[str]) -> str:
-    """A text, or b'...', as Python writes it. Raises ValueError for other prefixes, and escapes in bytes."""
-    prefix, written = (token["prefix"] or "").lower(), token["text"]
-    if prefix not in ("", "b"):
-        raise ValueError(f"{token[0]}: a text is written as '...'")
-    if prefix and "\\" in written:
-        raise ValueError(f"{token[0]}: bytes are written without backslashes")
-    quote = written[0]
-    return prefix + repr(re.sub(r"\\(.)", r"\1", written[1:-1].replace(quote * 2, quote), flags=re.DOTALL))
 
 
 def _condition(node: ast.expr, columns: Columns) -> pc.Expression:
@@ -128,7 +107,7 @@ def _condition(node: ast.expr, columns: Columns) -> pc.Expression:
         case ast.Compare(left, ops, others):
             sides = zip([left, *others], ops, others, strict=False)  # of `1 < a < 5` both comparisons
             return reduce(operator.and_, [_comparison(*each, columns) for each in sides])
-        case ast.Name() | ast.Attribute():
+        case ast.Name():
             name, field, kind = _column(node, columns)
             if not pa.types.is_boolean(kind):
                 raise UsageError(f"where: column {name!r} is {kind}: a condition compares it, as in `>= 2`")
@@ -136,14 +115,11 @@ def _condition(node: ast.expr, columns: Columns) -> pc.Expression:
     raise ValueError(f"{ast.unparse(node)!r} is neither true nor false")
 
 
-def _is_column(node: ast.expr) -> bool:
-    return isinstance(node, (ast.Name, ast.Attribute))
-
-
-def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.DataType]:
+def _column(node: ast.Name, columns: Columns) -> tuple[str, pc.Expression, pa.DataType]:
     """Name, values and type of a column; those of a dictionary (categories of pandas) are decoded. Raises
     MissingColumns."""
-    if (name := ast.unparse(node)) not in columns:
+    name = node.id
+    if name not in columns:
         raise MissingColumns([name], list(columns), "where")
     field, kind = pc.field(name), columns[name]
     if pa.types.is_dictionary(kind):  # which Arrow neither looks up in lists nor compares with all types
@@ -155,8 +131,8 @@ def _column(node: ast.expr, columns: Columns) -> tuple[str, pc.Expression, pa.Da
 
 def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns) -> pc.Expression:
     """Raises ValueError for what cannot be compared."""
-    if not _is_column(left):
-        if not _is_column(right) or type(op) not in _COMPARISONS:
+    if not isinstance(left, ast.Name):
+        if not isinstance(right, ast.Name) or type(op) not in _COMPARISONS:
             raise ValueError(f"{ast.unparse(left)!r} is no column")
         name, field, kind = _column(right, columns)
         literal = _literal(ast.literal_eval(left), name, kind)
@@ -169,23 +145,19 @@ def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Columns
             return field.is_null() if isinstance(op, ast.Is) else field.is_valid()
         case ast.In() | ast.NotIn():
             return _among(name, kind, field, right, isinstance(op, ast.NotIn))
-    if _is_column(right):
+    if isinstance(right, ast.Name):
         other_name, other, other_kind = _column(right, columns)
         if _family(kind) != _family(other_kind):
             raise UsageError(f"where: {name!r} is {kind}, {other_name!r} is {other_kind}: they cannot be compared")
-        return _COMPARISONS[type(op)](_beside(field, kind, other_kind), _beside(other, other_kind, kind))
+        return _COMPARISONS[type(op)](field, other)
     literal = _literal(ast.literal_eval(right), name, kind)
     return _COMPARISONS[type(op)](_beside(field, kind, literal.type), pc.scalar(literal))
 
 
-def _beside(field: pc.Expression, kind: pa.DataType, other: pa.DataType) -> pc.Expression:
-    """A column as one of another type of number is compared with it, where Arrow would refuse some values."""
-    of = pa.types
-    if of.is_integer(kind) and of.is_floating(other):
-        return field.cast(pa.float64(), safe=False)
-    if of.is_integer(kind) and of.is_integer(other) and of.is_uint64(kind) != of.is_uint64(other):
-        return field.cast(pa.decimal128(20))
-    return field
+def _beside(field: pc.Expression, kind: pa.DataType, literal: pa.DataType) -> pc.Expression:
+    """A column as it is compared with a literal: Arrow would refuse great integers beside a float."""
+    is_mixed = pa.types.is_integer(kind) and pa.types.is_floating(literal)
+    return field.cast(pa.float64(), safe=False) if is_mixed else field
 
 
 def _among(name: str, kind: pa.DataType, field: pc.Expression, values: ast.expr, is_negated: bool) -> pc.Expression:
@@ -212,17 +184,14 @@ def _family(kind: pa.DataType) -> str:
 
 def _literal(value: Any, name: str, kind: pa.DataType) -> pa.Scalar:
     """A value as the type of its column has it, or as one that can be compared with it exactly. Raises UsageError."""
-    of = pa.types
-    if of.is_null(kind):
+    if pa.types.is_null(kind):
         return pa.scalar(None)
     family = _family(kind)
     if type(value) in (int, float) and family == "number":
         return _number(value, kind)
     if isinstance(value, str) and family == "moment":
         return _moment(value, name, kind)
-    is_bytes = isinstance(value, bytes) and (of.is_binary(kind) or of.is_large_binary(kind))
-    is_bool = isinstance(value, bool) and of.is_boolean(kind)
-    if is_bool or is_bytes or (isinstance(value, str) and family == "text"):
+    if (isinstance(value, bool) and pa.types.is_boolean(kind)) or (isinstance(value, str) and family == "text"):
         return pa.scalar(value, kind)
     raise UsageError(f"where: column {name!r} is {kind}, and {value!r} cannot be compared with it")
 
@@ -230,19 +199,16 @@ def _literal(value: Any, name: str, kind: pa.DataType) -> pa.Scalar:
 def _number(value: float, kind: pa.DataType) -> pa.Scalar:
     """In the type of a column of numbers: the float32 nearest to what was typed, say. For integers and decimals that
     it does not have, an exact decimal, or at last a float."""
-    candidates: list[Callable[[], pa.Scalar]] = [lambda: pa.scalar(Decimal(repr(value)))]
-    if isinstance(value, int) and pa.types.is_integer(kind):
-        candidates.insert(0, lambda: pa.scalar(value, kind))
-    for make in candidates if not pa.types.is_floating(kind) else ():
-        with suppress(pa.ArrowException, OverflowError, TypeError):
-            found = make()
-            pc.equal(pa.array([], kind), found)  # whether the two have a common type
-            return found
-    try:
-        typed = float(value)
-    except OverflowError:
-        typed = float("inf") if value > 0 else float("-inf")
-    return pa.scalar(typed).cast(kind) if pa.types.is_floating(kind) else pa.scalar(typed)
+    if not pa.types.is_floating(kind):
+        if isinstance(value, int) and pa.types.is_integer(kind):
+            with suppress(pa.ArrowException, OverflowError):
+                return pa.scalar(value, kind)
+        with suppress(pa.ArrowException, TypeError):  # no decimal is infinite
+            exact = pa.scalar(Decimal(repr(value)))
+            pc.equal(pa.array([], kind), exact)  # whether the two have a common type
+            return exact
+    found = pa.scalar(float(value))
+    return found.cast(kind) if pa.types.is_floating(kind) else found
 
 
 def _moment(text: str, name: str, kind: pa.DataType) -> pa.Scalar:

@@ -8,15 +8,18 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.paths import expanded
 from any2ds.storage.disk.regular import check_regular
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import persist
+from any2ds.storage.stores import protocols
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
 _MOST_JOINED = 8 << 20  # bytes that are read at once for neighbours
@@ -43,9 +46,22 @@ class ShardOfFolder:
     key_start: str = ""  # with what the keys of its samples begin; "" if unknown
     is_folder: bool = False  # as those of the format `files` are
 
-    def path(self, name: str = "") -> str:
-        """The path of the data file, or of another beside it, as the file system of the folder has it."""
-        return f"{self.folder.path.rstrip('/')}/{name or self.name}"
+    def info(self) -> Mapping[str, Any]:
+        """The file system's description of the data file. Raises DamagedShard."""
+        folder, path = self.folder, f"{self.folder.path.rstrip('/')}/{self.name}"
+        try:
+            found: Mapping[str, Any] = persist(
+                f"looking at {self.name}", lambda: folder.fs.info(path), patience=folder.patience
+            )
+        except Exception as error:  # every file system has exceptions of its own
+            raise DamagedShard(self.why(error)) from error
+        return found
+
+    def why(self, error: Exception) -> str:
+        """What a file system raised, for messages; of a web server with what it takes."""
+        is_web = self.is_folder and not protocols(self.folder.fs).isdisjoint(("http", "https"))
+        needed = "the server has to list the files of its folder, and does not: " if is_web else ""
+        return f"{needed}{access_text(error)}"
 
     def sidecar(self, end: str) -> bytes | None:
         """The file beside the data with this end of its name; None if it is not there. Raises DamagedShard."""
@@ -64,7 +80,7 @@ class ShardOfFolder:
         if self.key_start or not self.has_index or not self.folder.is_local:
             return False
         try:
-            return os.stat(self.path(self.name.rpartition(".")[0] + end)).st_mtime_ns < written
+            return os.stat(f"{self.folder.path}/{self.name.rpartition('.')[0]}{end}").st_mtime_ns < written
         except OSError:
             return False
 

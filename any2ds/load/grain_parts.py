@@ -1,4 +1,4 @@
-"""The two ends of a pipeline of Grain: the samples, and a state that knows of which samples it is; and how it reads."""
+"""The samples as the first step of a pipeline of Grain, and how it reads them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import grain
 
-from any2ds.core.errors import UsageError
-
 if TYPE_CHECKING:
     from any2ds.load.source import Sample, Source
 
-_OWN, _PARENT = "any2ds", "parent"  # in a state
 _THREADS = 16  # which wait for a store, in one process
 _THREADS_OF_ALL = 64  # of all workers
 
@@ -50,51 +47,3 @@ class Samples(grain.MapDataset):  # type: ignore[misc]  # Grain is not there for
 
     def _getitems(self, items: Sequence[int]) -> Sequence[Sample]:
         return self._source.__getitems__([item % self._count for item in items])
-
-
-class Checked(grain.IterDataset):  # type: ignore[misc]  # Grain is not there for the type checker
-    """The elements of another one. Its states can only be restored where the source has the same samples."""
-
-    _MUTATES_ELEMENT_SPEC = False
-
-    def __init__(self, elements: Any, source: Source) -> None:
-        super().__init__(elements)
-        self._elements, self._source = elements, source
-
-    def __str__(self) -> str:
-        return "any2ds.checked"
-
-    def __iter__(self) -> CheckedIterator:
-        return CheckedIterator(iter(self._elements), self._source)
-
-
-class CheckedIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is not there for the type checker
-    _MUTATES_ELEMENT_SPEC = False
-
-    def __init__(self, elements: Any, source: Source) -> None:
-        super().__init__(elements)
-        self._elements, self._source = elements, source
-
-    def __str__(self) -> str:
-        return "any2ds.checked"
-
-    def __next__(self) -> Any:
-        return next(self._elements)
-
-    def get_state(self) -> dict[str, Any]:
-        source = self._source
-        return {_OWN: {"samples": len(source), "fingerprint": source.fingerprint}, _PARENT: self._elements.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Takes a state that was saved without it as well, which says nothing of its samples. Raises UsageError."""
-        if _OWN not in state:
-            self._elements.set_state(state)
-            return
-        saved, source = state[_OWN], self._source
-        if (saved["samples"], saved["fingerprint"]) != (len(source), source.fingerprint):
-            raise UsageError(
-                f"the state was saved with {saved['samples']:,} samples, and {source!r} has others, in another order: "
-                f"after the dataset was extended, open it with split='train[:{saved['samples']}]'; else with the split "
-                "and the condition that it had"
-            )
-        self._elements.set_state(state[_PARENT])

@@ -129,7 +129,7 @@ def load(  # the public options, by keyword
     except ValueError as error:
         raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
-    schema = schema_of(shards, is_lenient)
+    schema = schema_of(shards)
     foreign = None
     if schema is None:  # other tools' tar files
         stored = OpenShards(shards, Fields(), copies)
@@ -158,7 +158,7 @@ def load(  # the public options, by keyword
     )
     fields = Fields(wanted, schema, shards.data_column, shards.members, further)
     opened = OpenShards(shards, replace(fields, columns=delivery.stored), copies, is_copied=cache_bytes is not None)
-    rows = Rows(shards, schema, opened, foreign, is_lenient)
+    rows = Rows(shards, schema, opened, foreign)
     condition = _condition(where, foreign.schema if foreign is not None else schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, selection, fields, delivery, on_error)
@@ -266,9 +266,9 @@ def _selection(
     parts: list[Numbers] = [_part(rows, shards, part, recipe) for part in asked] or [range(shards.total)]
     if condition is not None and any(map(len, parts)):
         is_all = any(not isinstance(part, range) for part in parts)
-        some, first = (rows, 0) if is_all else rows.around([part for part in parts if isinstance(part, range)])
-        mask = some.mask(condition)
-        parts = [meeting(part, mask, first) for part in parts]
+        needed = rows.around([] if is_all else [part for part in parts if isinstance(part, range)])
+        mask = rows.mask(condition, needed)
+        parts = [meeting(part, mask, shards.starts[needed.start]) for part in parts]
     return Selection.of(parts, condition)
 
 

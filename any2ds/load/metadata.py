@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,22 +25,18 @@ if TYPE_CHECKING:
     from any2ds.load.foreign import ForeignColumns
     from any2ds.load.opened import OpenShards
 
-log = logging.getLogger(__name__)
-
 _SHARDS_AT_ONCE = 1000
-_KEYS = pa.schema([("key", pa.string())])
 _IS_STORED = pc.field("status") == SUCCESS
 
 
-def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
+def schema_of(shards: ShardSet) -> pa.Schema | None:
     """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
 
-    Raises DamagedShard; if `is_lenient`, for the metadata of all shards only: the next ones are read.
+    Raises DamagedShard.
     """
     if not shards.names or not all(shards.tables[number] for number in (0, -1)):
         return None
-    numbers = range(len(shards))
-    schemas = [_first_schema(shards, order, is_lenient) for order in (numbers, numbers[::-1])[: len(shards)]]
+    schemas = [_schema_of_shard(shards, number) for number in sorted({0, len(shards) - 1})]
     if shards.added is not None:  # neither of these shards may have them
         schemas.append(shards.added)
     try:
@@ -50,53 +45,23 @@ def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
         raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
 
 
-def _first_schema(shards: ShardSet, order: range, is_lenient: bool) -> pa.Schema:
-    """The columns of the first of these shards, or the first whose metadata can be read. Raises DamagedShard."""
-    for number in order:
-        try:
-            with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
-                schema = pq.read_schema(file)
-        except DamagedShard:
-            if not is_lenient or number == order[-1]:
-                raise
-        else:
-            bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
-            return pa.schema([field for field in schema if field.name not in bodies])
-    raise AssertionError
+def _schema_of_shard(shards: ShardSet, number: int) -> pa.Schema:
+    with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
+        schema = pq.read_schema(file)
+    bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
+    return pa.schema([field for field in schema if field.name not in bodies])
 
 
-class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The metadata of shards as a dataset of pyarrow, also filtered. It can be pickled."""
-
-    _all: MetadataTables | None = None  # of which this one is a part
-    _condition: pc.Expression | None = None  # on the rows of all
-
-    def filter(self, expression: pc.Expression) -> MetadataTables:
-        """The tables with those rows that meet a condition as well."""
-        found: MetadataTables = super().filter(expression)
-        found._all = self if self._all is None else self._all
-        found._condition = expression if self._condition is None else self._condition & expression
-        return found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Else one that is filtered could not be pickled."""
-        if self._all is not None:
-            return MetadataTables.filter, (self._all, self._condition)
-        _, given, *_ = super().__reduce__()
-        return MetadataTables, given
-
-    def to_pandas(self, **options: Any) -> Any:
-        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""
-        return self.to_table(**options).to_pandas()
-
-
-def dataset_of(shards: ShardSet, schema: pa.Schema) -> MetadataTables:
-    """The metadata of all finished shards; nothing is read yet."""
+def dataset_of(shards: ShardSet, schema: pa.Schema, numbers: range | None = None) -> pads.FileSystemDataset:
+    """The metadata of all finished shards, or of those with these places; nothing is read yet."""
     folder = shards.in_this_process().folder
-    paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
+    tables = shards.tables if numbers is None else shards.tables[numbers.start : numbers.stop]
+    paths = [f"{folder.path.rstrip('/')}/{table}" for table in tables]
     filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
     parquet = pads.ParquetFileFormat()
-    return MetadataTables([parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem)
+    return pads.FileSystemDataset(
+        [parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem
+    )
 
 
 class _PatientFiles(FSSpecHandler):  # type: ignore[misc]
@@ -119,48 +84,40 @@ class Rows:
         schema: pa.Schema | None,
         opened: OpenShards,
         foreign: ForeignColumns | None = None,
-        is_lenient: bool = False,
     ) -> None:
-        """`foreign` has the columns of other tools' tar files, where there is no `schema`. If `is_lenient`, rows that
-        cannot be read are nulls, and the log names their shard."""
+        """`foreign` has the columns of other tools' tar files, where there is no `schema`."""
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
-        self._foreign, self._is_lenient = foreign, is_lenient
+        self._foreign = foreign
 
-    def _part(self, numbers: range) -> Rows:
-        """The rows of some shards."""
-        return Rows(self._shards.part(numbers), self._schema, self._opened, is_lenient=self._is_lenient)
-
-    def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
-        """The rows of the shards that have the samples with these numbers, and the number of their first sample.
-
-        All rows where the order of the data is another one than that of the metadata.
-        """
+    def around(self, spans: Sequence[range]) -> range:
+        """The places of the shards that have the samples with these numbers; all where the order of the data is another
+        one than that of the metadata."""
         shards = self._shards
-        if not self._shards.is_own or self._schema is None or not any(spans):
-            return self, 0
+        if not shards.is_own or self._schema is None or not any(spans):
+            return range(len(shards))
         first = bisect_right(shards.starts, min(span.start for span in spans if span)) - 1
-        stop = bisect_left(shards.starts, max(span.stop for span in spans if span))
-        return self._part(range(first, stop)), shards.starts[first]
+        return range(first, bisect_left(shards.starts, max(span.stop for span in spans if span)))
 
     def has(self, column: str) -> bool:
         return self._schema is not None and column in self._schema.names
 
-    def mask(self, condition: pc.Expression) -> pa.BooleanArray:
-        """A mask of the samples that meet a condition on the metadata. Raises UsageError, DamagedShard."""
+    def mask(self, condition: pc.Expression, shards: range | None = None) -> pa.BooleanArray:
+        """A mask of the samples of these shards, or of all, that meet a condition on the metadata. Raises UsageError,
+        DamagedShard."""
+        is_own, parts = self._shards.is_own, [pa.array([], pa.bool_())]
         if self._schema is None and self._foreign is not None:
-            foreign = self._foreign
-            shards = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
-            tables = [self._or_nulls(shard, lambda n: foreign.table(n), foreign.schema) for shard in shards]
-            return _mask_of(pa.concat_tables([foreign.schema.empty_table(), *tables]), condition)
-        columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
-        parts = [pa.array([], pa.bool_())]
-        for numbers, table in self._tables(columns):
+            there = [shard for shard in range(len(self._shards)) if self._shards.samples(shard)]
+            tables = [self._foreign.schema.empty_table(), *map(self._foreign.table, there)]
+            with _translated_condition(self._foreign.schema.names):
+                table = pads.dataset(pa.concat_tables(tables)).to_table(columns={"found": condition})
+            return _truth(table["found"])
+        columns = {"found": condition} if is_own else {"found": condition, "key": pc.field("key")}
+        for numbers, table in self._tables(columns, shards):
             found = _truth(table["found"])
-            if not self._shards.is_own:
+            if not is_own:
                 wanted = set(table["key"].filter(found).to_pylist())
-                parts.append(pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_()))
-            else:
-                parts.append(_one_chunk(found))
+                found = pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_())
+            parts.append(found)
         return pa.concat_arrays(parts)
 
     def keys(self) -> pa.ChunkedArray:
@@ -180,63 +137,42 @@ class Rows:
         """The values of a column, of some shards at a time. Raises DamagedShard."""
         return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
-    def _keys_in_data(self, shards: range) -> Iterator[str | None]:
+    def _keys_in_data(self, shards: range) -> Iterator[str]:
         for shard in shards:
-            found = self._or_nulls(shard, lambda n: pa.table({"key": self._opened.keys(n)}), _KEYS)
-            yield from found["key"].to_pylist()
+            yield from self._opened.keys(shard)
 
-    def _groups(self) -> Iterator[range]:
+    def _groups(self, shards: range | None = None) -> Iterator[range]:
         """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
-        for start in range(0, len(self._shards), _SHARDS_AT_ONCE):
-            yield range(start, min(start + _SHARDS_AT_ONCE, len(self._shards)))
+        shards = range(len(self._shards)) if shards is None else shards
+        return (shards[start : start + _SHARDS_AT_ONCE] for start in range(0, len(shards), _SHARDS_AT_ONCE))
 
-    def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
-        for numbers in self._groups():
-            some = self if len(numbers) == len(self._shards) else self._part(numbers)
-            try:
-                table = some._read(columns)
-            except DamagedShard:
-                if not self._is_lenient or self._schema is None:
-                    raise
-                empty = _evaluated(self._schema.empty_table(), columns)
-                read = (
-                    self._or_nulls(n, lambda n: self._part(range(n, n + 1))._read(columns), empty.schema)
-                    for n in numbers
-                )
-                table = pa.concat_tables([empty, *read])
-            yield numbers, table
+    def _tables(
+        self, columns: dict[str, pc.Expression], shards: range | None = None
+    ) -> Iterator[tuple[range, pa.Table]]:
+        return ((numbers, self._read(columns, numbers)) for numbers in self._groups(shards))
 
-    def _or_nulls(self, shard: int, read: Callable[[int], pa.Table], schema: pa.Schema) -> pa.Table:
-        """The rows of a shard; nulls where they cannot be read, if that is no error."""
-        try:
-            return read(shard)
-        except DamagedShard as error:
-            if not self._is_lenient:
-                raise
-            log.warning("left out: %s", error)
-            count = self._shards.samples(shard)
-            return pa.Table.from_arrays([pa.nulls(count, field.type) for field in schema], schema=schema)
-
-    def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
-        """The columns of all of its shards, which are few."""
+    def _read(self, columns: dict[str, pc.Expression], numbers: range) -> pa.Table:
+        """The columns of these shards, which are few."""
         shards = self._shards
-        dataset = dataset_of(shards, self._schema)
+        dataset = dataset_of(shards, self._schema, numbers)
         try:
-            table = dataset.to_table(columns=columns, filter=_IS_STORED)
-        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
-            self._look_for_damage()
-            raise _wrong_condition(error, dataset.schema.names) from error
+            with _translated_condition(dataset.schema.names):
+                table = dataset.to_table(columns=columns, filter=_IS_STORED)
+        except UsageError:
+            self._look_for_damage(numbers)
+            raise
         except (pa.ArrowException, OSError) as error:
             if shards.folder.is_local or is_permanent(error):
-                self._look_for_damage()
+                self._look_for_damage(numbers)
             raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {access_text(error)}") from error
-        if table.num_rows != shards.total:
-            self._look_for_damage()
+        if table.num_rows != shards.starts[numbers.stop] - shards.starts[numbers.start]:
+            self._look_for_damage(numbers)
         return table
 
-    def _look_for_damage(self) -> None:
+    def _look_for_damage(self, numbers: range) -> None:
         """Raises DamagedShard for the first shard whose metadata cannot be read, or have another number of samples."""
-        for shard, table in enumerate(self._shards.tables):
+        for shard in numbers:
+            table = self._shards.tables[shard]
             with translated(self._shards, shard), self._shards.folder.open(table) as file:
                 with pq.ParquetFile(file, **THRIFTY) as parquet:
                     statuses = parquet.read(["status"])["status"]
@@ -245,24 +181,20 @@ class Rows:
                     raise DamagedShard(f"{table} has {found:,} samples, its statistics say {wanted:,}")
 
 
-def _mask_of(table: pa.Table, condition: pc.Expression) -> pa.BooleanArray:
-    """A mask of the rows that meet a condition. Raises UsageError."""
-    return _one_chunk(_truth(_evaluated(table, {"found": condition})["found"]))
-
-
-def _evaluated(table: pa.Table, columns: dict[str, pc.Expression]) -> pa.Table:
-    """The columns as they follow from those of a table. Raises UsageError."""
-    try:
-        return pads.dataset(table).to_table(columns=columns)
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        raise _wrong_condition(error, table.column_names) from error
-
-
-def _truth(found: pa.ChunkedArray) -> pa.ChunkedArray:
+def _truth(found: pa.ChunkedArray) -> pa.BooleanArray:
     """The result of a condition, unknown being false. Raises UsageError."""
     if not pa.types.is_boolean(found.type):
         raise UsageError(f"where: the condition is neither true nor false, but {found.type}")
-    return pc.fill_null(found, False)
+    return pa.concat_arrays([pa.array([], pa.bool_()), *pc.fill_null(found, False).chunks])
+
+
+@contextmanager
+def _translated_condition(columns: Sequence[str]) -> Iterator[None]:
+    """Raises UsageError for a condition that Arrow does not understand."""
+    try:
+        yield
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise _wrong_condition(error, columns) from error
 
 
 def _wrong_condition(error: Exception, columns: Sequence[str]) -> UsageError:
@@ -287,7 +219,3 @@ def translated(shards: ShardSet, shard: int) -> Iterator[None]:
         raise
     except Exception as error:  # of Arrow, or any file system
         raise DamagedShard(f"metadata of {shards.describe(shard)}: {access_text(error)}") from error
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.load.copies import ShardCopies, version_of_shard
@@ -22,16 +21,6 @@ Span = tuple[int, int]
 _AT_ONCE = 64  # requests of a process
 _GAP = 1 << 16  # bytes between two ranges that are read with them: a request costs as much as these
 _PASSING = frozenset({408, 425, 429})  # of HTTP, among those of the client
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of a folder in a store."""
-
-    name: str
-    path: str  # as its file system has it
-    size: int  # bytes; 0 if unknown
-    etag: str = ""  # as the list of the folder had it; "" if unknown
 
 
 def _has_libcurl() -> bool:
@@ -56,31 +45,37 @@ class StoreReader:
         self._versions: dict[str, str] = {}  # of the files that were read
         self._has_addresses = _has_libcurl()
 
-    def read(self, file: StoredFile, span: Span | None) -> bytes:
-        """The bytes of a range, or of the whole file. Raises DamagedShard, with what the store raised as its cause."""
+    def read(self, name: str, span: Span | None = None, size: int = 0, etag: str = "") -> bytes:
+        """The bytes of a range, or of the whole file, which has so many bytes, and this version, if they are known.
+
+        Raises DamagedShard, with what the store raised as its cause.
+        """
         if span is not None and not span[1]:
             return b""
         try:
-            return persist(f"reading {file.name}", lambda: self._read(file, span), patience=self._folder.patience)
+            return persist(
+                f"reading {name}", lambda: self._read(name, span, size, etag), patience=self._folder.patience
+            )
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(access_text(error)) from error
 
-    def read_many(self, wanted: Sequence[tuple[StoredFile, Span | None]]) -> list[bytes]:
-        """The bytes of each, in this order. Raises DamagedShard."""
-        if len(wanted) == 1:
-            return [self.read(*wanted[0])]
-        return list(_requests().map(lambda each: self.read(*each), wanted))
+    def read_many(self, name: str, spans: Sequence[Span], size: int, etag: str) -> list[bytes]:
+        """The bytes of each range, in this order. Raises DamagedShard."""
+        if len(spans) == 1:
+            return [self.read(name, spans[0], size, etag)]
+        return list(_requests().map(lambda span: self.read(name, span, size, etag), spans))
 
-    def _read(self, file: StoredFile, span: Span | None) -> bytes:
-        if (address := self._address(file)) is None:
-            return self._through_fsspec(file, span)
+    def _read(self, name: str, span: Span | None, size: int, etag: str) -> bytes:
+        path = f"{self._folder.path.rstrip('/')}/{name}"
+        if (address := self._address(path)) is None:
+            return self._through_fsspec(path, span)
         from any2ds.load.ranges import fetch
 
         answer = fetch(address, *(span or (0, None)))
-        if answer.file_size is not None and file.size and answer.file_size != file.size:
-            raise DamagedShard(f"it has {answer.file_size:,} bytes, and had {file.size:,} when the dataset was opened")
+        if answer.file_size is not None and size and answer.file_size != size:
+            raise DamagedShard(f"it has {answer.file_size:,} bytes, and had {size:,} when the dataset was opened")
         version = answer.version if answer.status in (200, 206) else None
-        if version and self._versions.setdefault(file.name, file.etag or version) != version:
+        if version and self._versions.setdefault(name, etag or version) != version:
             raise DamagedShard("it was replaced while it was read")
         if answer.is_whole:
             return answer.body
@@ -92,26 +87,24 @@ class StoreReader:
             raise OSError(f"the store answers {answer.status}")
         if not answer.status:
             raise OSError(f"no answer of the store: {answer.trouble}")
-        self._addresses.pop(file.name, None)
-        return self._through_fsspec(file, span)
+        self._addresses.pop(path, None)
+        return self._through_fsspec(path, span)
 
-    def _address(self, file: StoredFile) -> Address | None:
-        if not self._has_addresses:
-            return None
-        known = self._addresses.get(file.name)
-        if known is None or known.is_old():
-            known = address_of(self._folder.fs, file.path)
+    def _address(self, path: str) -> Address | None:
+        known = self._addresses.get(path)
+        if self._has_addresses and (known is None or known.is_old()):
+            known = address_of(self._folder.fs, path)
             if known is None:
                 self._has_addresses = False
-                return None
-            self._addresses[file.name] = known
+            else:
+                self._addresses[path] = known
         return known
 
-    def _through_fsspec(self, file: StoredFile, span: Span | None) -> bytes:
+    def _through_fsspec(self, path: str, span: Span | None) -> bytes:
         if span is None:
-            return bytes(self._folder.fs.cat_file(file.path))
+            return bytes(self._folder.fs.cat_file(path))
         start, size = span
-        found = bytes(self._folder.fs.cat_file(file.path, start=start, end=start + size))
+        found = bytes(self._folder.fs.cat_file(path, start=start, end=start + size))
         if len(found) != size:
             raise DamagedShard(f"{len(found):,} of {size:,} bytes arrived from byte {start:,} on")
         return found
@@ -138,34 +131,30 @@ class RemoteShard:
         self.name, self.samples, self.size, self.key_start = shard.name, shard.samples, shard.size, shard.key_start
         self._shard, self._copies, self._reader = shard, copies, reader
         self._copy: LocalShard | None = None  # from which it is read, if one had to be made
-        path = shard.path()
         if not self.size:
-            self.size = int(self._asked(lambda: shard.folder.fs.info(path))["size"] or 0)
-        etag = shard.version if shard.version.startswith('"') else ""  # Google's lists have another than its answers
-        self._file = StoredFile(self.name, path, self.size, etag)
+            self.size = int(shard.info()["size"] or 0)
+        # Google's lists have another version than its answers.
+        self._etag = shard.version if shard.version.startswith('"') else ""
 
     def read(self, start: int, size: int) -> bytes:
-        return self._copy.read(start, size) if self._copy is not None else self._reader.read(self._file, (start, size))
+        if self._copy is not None:
+            return self._copy.read(start, size)
+        return self._reader.read(self.name, (start, size), self.size, self._etag)
 
     def read_many(self, ranges: Sequence[Span]) -> list[tuple[bytes, int]]:
         if self._copy is not None:
             return self._copy.read_many(ranges)
         several = joined(ranges, _GAP)
-        buffers = self._reader.read_many([(self._file, (start, size)) for start, size, _ in several])
+        spans = [(start, size) for start, size, _ in several]
+        buffers = self._reader.read_many(self.name, spans, self.size, self._etag)
         parts = zip(several, buffers, strict=True)
         return [(buffer, own - start) for (start, _, starts), buffer in parts for own in starts]
-
-    def _asked(self, attempt: Callable[[], Any]) -> Any:
-        try:
-            return persist(f"looking at {self.name}", attempt, patience=self._shard.folder.patience)
-        except Exception as error:  # every file system has exceptions of its own
-            raise DamagedShard(access_text(error)) from error
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         name = self.name.rpartition(".")[0] + end
         if self._shard.has_index:
             try:
-                return self._reader.read(StoredFile(name, self._shard.path(name), 0), None)
+                return self._reader.read(name)
             except DamagedShard as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error

@@ -59,10 +59,6 @@ class Selection:
         """Its samples among these numbers."""
         return Selection.of(_among(part, numbers) for part in self.parts)
 
-    def spans(self) -> list[tuple[int, int]]:
-        """The first and the last number of each part."""
-        return [(_number(part, 0), _number(part, -1)) for part in self.parts]
-
 
 def meeting(part: Numbers, mask: pa.BooleanArray, first: int = 0) -> Numbers:
     """The samples of a part for which a mask is true, which begins with the sample of the number `first`."""

@@ -8,27 +8,24 @@ import platform
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import accumulate, compress
 
-import orjson
 import pyarrow as pa
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
-from any2ds.core.stats import Stats
 from any2ds.dataset.added_columns import AddedColumns
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.listing import NamesInOrder, ShardFiles
-from any2ds.dataset.shard_sample import ShardSample
-from any2ds.dataset.shards import ShardEntry, ShardTable
+from any2ds.dataset.listing import NamesInOrder
+from any2ds.dataset.shard_sample import ShardSample, table_of_stats
+from any2ds.dataset.shards import ShardTable
 from any2ds.load.files import mark_of
-from any2ds.load.remote import StoredFile, StoreReader
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.opening import open_folder
 from any2ds.storage.reading import version_of
@@ -41,17 +38,14 @@ _TAR, _INDEX = ".tar", ".tar.idx"
 _PACKED, _UNPACK = re.compile(r"\.(tgz|tar\.(gz|bz2|xz|zst|lz4))$"), "such as by gunzip"  # compressed tar files
 _FOLDERS_LOOKED_AT = 10  # in a folder that is no dataset
 _LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions as what they say of one file
-_KIND_OF_WIDS = "wids-shard-index"
-_STATS_AT_ONCE = 10_000
-_LARGEST_INDEX = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
     """The finished shards of one dataset, in order; those without a sample are left out. Small, and can be pickled.
 
-    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata. How
-    many samples each has is known where an index of `wids` says it; else `starts` are all 0.
+    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata: its
+    `starts` are all 0 until their indexes are read.
     """
 
     folder: OutputFolder
@@ -90,7 +84,7 @@ class ShardSet:
             raise OutputError(f"{redacted(url)!r} stores no files: read its metadata with pyarrow or pandas")
         dataset = opened.dataset
         has_indexes = not dataset.is_img2dataset or not dataset.listing.ends.keys().isdisjoint(opened.writer.sidecars)
-        table = opened.table if opened.table is not None else _table_of_stats(dataset)
+        table = opened.table if opened.table is not None else table_of_stats(dataset)
         table = table.only(compress(table.ids, table.column("samples")))
         shards = dataset.finished.only(table.ids)
         marks = _check_presence(dataset, table) if is_checked else ()
@@ -154,21 +148,6 @@ class ShardSet:
         """For messages."""
         return f"shard {self.names[shard] or self.tables[shard]} of {redacted(self.folder.url)!r}"
 
-    def part(self, numbers: range) -> ShardSet:
-        """Some shards that follow each other as a dataset of their own."""
-        own, first = slice(numbers.start, numbers.stop), self.starts[numbers.start]
-        return replace(
-            self,
-            names=self.names[own],
-            tables=self.tables[own],
-            starts=array("Q", (start - first for start in self.starts[numbers.start : numbers.stop + 1])),
-            data_bytes=self.data_bytes[own],
-            shard_ids=self.shard_ids[own],
-            versions=self.versions[own],
-            marks=self.marks[own],
-            file_bytes=self.file_bytes[own],
-        )
-
 
 def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
     """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""
@@ -204,36 +183,6 @@ def _unnumbered(dataset: Dataset) -> tuple[range, ...]:
     if dataset.layout is not None and dataset.layout.has_names:
         return (range(sys.maxsize),)
     return tuple(range(each.first_shard, each.end or 0) for each in dataset.run.segments if each.kind == "retry")
-
-
-def _table_of_stats(dataset: Dataset) -> ShardTable:
-    """Where there is no list of shards. Raises DamagedShard."""
-    entries = []
-    for files, stats in _stats(dataset):
-        if isinstance(stats, Exception):
-            raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
-        listed_size = files.sizes.get(files.data or "", 0)  # which the statistics of img2dataset do not have
-        entries.append(ShardEntry.of_stats(files.shard_id, stats, listed_size))
-    return ShardTable.of(entries)
-
-
-def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-    """The statistics of all finished shards. From a store, libcurl reads them with a tenth of the time of fsspec.
-
-    Raises DamagedShard if one cannot be read.
-    """
-    if dataset.folder.is_local:
-        yield from dataset.stats(dataset.finished)
-        return
-    root, finished = dataset.folder.path.rstrip("/"), dataset.finished
-    for start in range(0, len(finished), _STATS_AT_ONCE):
-        some = finished[start : start + _STATS_AT_ONCE]
-        wanted = [(StoredFile(files.stats or "", f"{root}/{files.stats}", 0), None) for files in some]
-        for files, content in zip(some, StoreReader(dataset.folder).read_many(wanted), strict=True):
-            try:
-                yield files, Stats.parse(content)
-            except ValueError as error:
-                yield files, error
 
 
 def _check_presence(dataset: Dataset, table: ShardTable) -> array[int]:
@@ -274,8 +223,6 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
         if names and not is_of_a_run:
             if packed := [name for name in sizes if _PACKED.search(name)]:
                 log.warning("left out: %s and all others that are compressed: unpack them, %s", packed[0], _UNPACK)
-            counts = _counts_of_wids(folder, sizes)
-            found = [counts.get(name, 0) for name in names] if counts.keys() >= set(names) else [0] * len(names)
             versions = [version_of(listed[name]) or "" for name in names]
             return ShardSet(
                 folder,
@@ -283,7 +230,7 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
                 False,
                 tuple(names),
                 ("",) * len(names),
-                array("Q", accumulate(found, initial=0)),
+                array("Q", bytes(8 * (len(names) + 1))),
                 array("Q", [sizes[name] for name in names]),
                 versions=tuple(versions) if _LISTS_VERSIONS & protocols(folder.fs) else (),
                 has_indexes=any(name.endswith(_INDEX) for name in sizes),
@@ -321,17 +268,3 @@ def _advice(url: str, stores: Stores | None) -> str:
 
 def _marks(folder: OutputFolder, names: Iterable[str]) -> array[int]:
     return array("q", (mark_of(os.stat(f"{folder.path}/{name}")) for name in names))
-
-
-def _counts_of_wids(folder: OutputFolder, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Tar file -> samples, as the indexes of webdataset's `wids` say that lie among them."""
-    found: dict[str, int] = {}
-    for name, size in sizes.items():
-        if not name.endswith(".json") or size > _LARGEST_INDEX:
-            continue
-        with suppress(ValueError, KeyError, TypeError):  # a file of another kind
-            content = orjson.loads(folder.read(name) or b"")
-            if str(content["__kind__"]).startswith(_KIND_OF_WIDS):
-                for shard in content["shardlist"]:
-                    found[shard["url"].rpartition("/")[2]] = int(shard["nsamples"])
-    return found

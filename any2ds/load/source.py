@@ -14,8 +14,9 @@ from typing import Any, cast, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 
-from any2ds.core.errors import UsageError, redacted, shard_count
+from any2ds.core.errors import UsageError, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.load import ahead, arrow, huggingface, tf_data
@@ -23,7 +24,7 @@ from any2ds.load.ahead import Stored
 from any2ds.load.delivery import Delivery
 from any2ds.load.errors import Failed, LeftOut, OnError
 from any2ds.load.libraries import imported
-from any2ds.load.metadata import MetadataTables, Rows, dataset_of
+from any2ds.load.metadata import Rows, dataset_of
 from any2ds.load.opened import OpenShards, StoredSample
 from any2ds.load.selection import Selection
 from any2ds.load.shards import ShardSet
@@ -163,31 +164,12 @@ class Source(Sequence[Sample]):
         yield len(self)
 
     def __repr__(self) -> str:
-        """Size and columns; only the shard if it is a part of one, as in `shards`."""
-        folder, samples = (
-            repr(redacted(self._shards.folder.url)),
-            f"{len(self):,} sample{'' if len(self) == 1 else 's'}",
-        )
-        if (shard := self._only_shard()) is not None:
-            return f"<any2ds {folder}: {samples} of {self._shards.names[shard]}>"
+        folder, count = redacted(self._shards.folder.url), len(self)
         names = list(self.features)
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned() or len(self._shards))} ({columns})>"
-
-    def _spanned(self) -> int:
-        """How many shards its samples are taken from: as many after others were added to the dataset."""
-        ends = ((bisect_right(self._starts, each) for each in span) for span in self._selection.spans())
-        return len({shard for first, last in ends for shard in range(first, last + 1)})
-
-    def _only_shard(self) -> int | None:
-        """The shard that has all its samples, of several."""
-        spans = self._selection.spans()
-        if len(spans) != 1 or len(self._shards) == 1:
-            return None
-        shard = bisect_right(self._starts, spans[0][0]) - 1
-        return shard if spans[0][1] < self._starts[shard + 1] else None
+        return f"<any2ds {folder!r}: {count:,} sample{'' if count == 1 else 's'} ({columns})>"
 
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
@@ -211,15 +193,15 @@ class Source(Sequence[Sample]):
         return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
 
     @property
-    def metadata(self) -> MetadataTables:
+    def metadata(self) -> pads.Dataset:
         """The rows of the stored samples of the dataset, those that meet `where`, as a dataset of pyarrow.
 
-        Nothing is read yet, and `to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
+        Nothing is read yet; `to_table().to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
         `metadata.filter(pc.field("key").isin(keys))`. Raises UsageError where there are no metadata.
         """
         if self._fields.schema is None:
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
-        rows: MetadataTables = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
+        rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
 
     @cached_property
@@ -288,11 +270,6 @@ class Source(Sequence[Sample]):
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
         return [self._copy(selection=part) for part in parts if len(part.numbers)]
 
-    @property
-    def shard_names(self) -> list[str]:
-        """The data file of each of `shards`."""
-        return [self._shards.names[bisect_right(self._starts, part._numbers[0]) - 1] for part in self.shards]
-
     def read_options(self, *, num_workers: int = 0, num_threads: int | None = None) -> Any:
         """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
 
@@ -312,17 +289,6 @@ class Source(Sequence[Sample]):
         from any2ds.load.grain_parts import Samples
 
         return Samples(self)
-
-    def checked(self, elements: Any) -> Any:
-        """An `IterDataset` of Grain, made of these samples, whose states are restored for the same samples alone.
-
-        It is the last step of a pipeline: `ds.checked(ds.to_grain().shuffle(seed=1).batch(8).to_iter_dataset())`.
-        Restoring raises UsageError after the dataset was extended, or with another `split` or `where`.
-        """
-        imported("grain", "checked")
-        from any2ds.load.grain_parts import Checked
-
-        return Checked(elements, self)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -354,13 +320,9 @@ class Source(Sequence[Sample]):
         features = self._delivery.features
         return 3 if features is None else features.channels.get(name, 3)
 
-    @property
-    def extensions(self) -> set[str]:
-        """The extensions of its files, as far as the metadata have them; else that of the first file."""
-        return self.extensions_of("")
-
     def extensions_of(self, member: str) -> set[str]:
-        """The extensions of one of several files of a sample."""
+        """The extensions of the files, or of one of several files of a sample, as far as the metadata have them; else
+        that of the first."""
         name = f"{member}_ext" if member else "ext"
         if self._fields.schema is not None and name in self._fields.schema.names:
             return set(self.metadata.to_table(columns=[name])[name].unique().drop_null().to_pylist())

@@ -104,7 +104,6 @@ def test_what_people_add_stays(make: Callable[..., Any], tmp_path: Path) -> None
     first = card(tmp_path, license="mit", pretty_name="Birds").text
     reported = head(first) | {"task_categories": ["image-to-text"], "annotations_creators": ["found"]}
     reported["tags"] = [*reported["tags"], "birds"]
-    reported["configs"] = [*reported["configs"], {"config_name": "mine", "data_files": "mine/*.tar"}]
     own.write_text(f"{header(reported)}\nWords before.\n\n{split(first)[1]}\nWords behind.\n", encoding="utf-8")
     make(tmp_path, rows=10, incremental_mode="incremental")
     for _ in range(2):
@@ -115,7 +114,6 @@ def test_what_people_add_stays(make: Callable[..., Any], tmp_path: Path) -> None
         found = head(again)
         assert found["task_categories"] == ["image-to-text"]
         assert found["tags"][-1] == "birds"
-        assert [config["config_name"] for config in found["configs"]] == ["default", "mine"]
         assert (found["license"], found["pretty_name"]) == ("mit", "Birds")
     assert again == card(tmp_path).text
     own.write_text(again.replace('pretty_name: "Birds"', "pretty_name: [Birds"), encoding="utf-8")

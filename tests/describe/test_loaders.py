@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from any2ds import UsageError, download, retry
-from any2ds.describe.loaders import Loadable, kind_of, snippets
+from any2ds.describe.loaders import kind_of, lines_for, snippets
 from any2ds.testing.server import Server, serve
 
 ODD = 'it\'s {a,b} "set" [1]* größe'
@@ -90,7 +90,7 @@ def test_gaps_in_the_numbers(made: Callable[..., Any], tmp_path: Path) -> None:
 
 def test_folders_that_are_like_a_url(made: Callable[..., Any], tmp_path: Path) -> None:
     made(tmp_path / "file:x", "webdataset")
-    assert run(snippets(Loadable("file:x", "webdataset"))[-1].code, tmp_path) == 5
+    assert run(lines_for("file:x", "webdataset")[-1].code, tmp_path) == 5
 
 
 WITH_ANY2DS = [
@@ -117,25 +117,17 @@ WITHOUT = {
 
 def test_lines_for_each_library_and_one_way_without_any2ds() -> None:
     for form, without in WITHOUT.items():
-        found = snippets(Loadable("out", form, is_of_images=True, has_tfds=True))
+        found = lines_for("out", form, has_tfds=True)
         assert [each.loader for each in found] == [*WITH_ANY2DS, without]
         for each in found[:-1]:
             assert each.code.count('ds = any2ds.load("out"') == 1
             assert len(each.code.partition("\n\n")[2].splitlines()) == 2
         assert "any2ds" not in found[-1].code
-        assert ("decode=True" in found[0].code, found[0].install.startswith("'any2ds[image")) == (True, True)
-        assert [each.loader for each in snippets(Loadable("s3://b/out", form))] == WITH_ANY2DS
-    assert [each.loader for each in snippets(Loadable("out", "dummy"))] == ["pandas, without any2ds"]
+        assert [each.loader for each in lines_for("s3://b/out", form)] == WITH_ANY2DS
+    assert [each.loader for each in lines_for("out", "dummy")] == ["pandas, without any2ds"]
 
 
-def test_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
-    made(tmp_path / "out", "webdataset")
-    install = {each.loader: each.install for each in snippets(str(tmp_path / "out"))}
-    assert install["PyTorch"] == "'any2ds[image]' torch"  # which decodes
-    assert install["Hugging Face datasets"] == "any2ds datasets"
-    assert install["webdataset, without any2ds"] == "webdataset"
-    remote = {each.loader: each.install for each in snippets(Loadable("s3://b/out", "tfrecord"))}
-    assert remote["PyTorch"] == "'any2ds[tfrecord,s3]' torch"
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         snippets(str(tmp_path / "nothing"))
 
@@ -151,6 +143,6 @@ def test_what_kind_of_files_there_are() -> None:
 
 def test_a_folder_is_a_word_in_the_code_whatever_it_is() -> None:
     for form in WITHOUT:
-        for snippet in snippets(Loadable('x" + str(1 / 0) + "FOLDER', form)):
+        for snippet in lines_for('x" + str(1 / 0) + "FOLDER', form):
             compile(snippet.code, snippet.loader, "exec")
             assert '" + str(1 / 0)' not in snippet.code.replace('\\"', "")

@@ -8,9 +8,11 @@ import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -94,6 +96,21 @@ def test_samples_as_they_were_or_an_error(
             assert same(wanted[sample["key"]]) == same(sample["data"]), (case, path.name)
         shutil.rmtree(bad)
     assert errors > 3
+
+
+def test_the_footer_of_a_parquet_shard_of_a_store_is_damaged(server: Server, tmp_path: Path) -> None:
+    """Arrow ends the process at figures that cannot be, unless they are looked at in another way first."""
+    good = make(server, tmp_path / "good", "parquet")
+    store = fsspec.filesystem("memory")
+    store.put(str(good), "/damaged-footer", recursive=True)
+    content, chance = (good / "00000.parquet").read_bytes(), random.Random(2)
+    footer = int.from_bytes(content[-8:-4], "little")
+    for _ in range(300):
+        garbled = bytearray(content)
+        garbled[len(content) - 8 - chance.randrange(1, footer + 1)] ^= 1 << chance.randrange(8)
+        store.pipe_file("/damaged-footer/00000.parquet", bytes(garbled))
+        with suppress(Any2dsError):
+            assert len(any2ds.load("memory://damaged-footer")[: 2 * SHARD]) == 2 * SHARD
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut", "garbled"])

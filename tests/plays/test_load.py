@@ -216,7 +216,7 @@ def test_duckdb_asks_the_metadata_and_the_samples() -> None:
 
 
 def test_pandas_has_the_metadata() -> None:
-    frame = any2ds.load(made().path, where="label = 0").metadata.to_pandas(columns=["key", "caption"])
+    frame = any2ds.load(made().path, where="label = 0").metadata.to_table(columns=["key", "caption"]).to_pandas()
     assert frame["caption"].tolist() == ["about 0.jpg", "about 3.jpg", "about 6.jpg"]
 
 

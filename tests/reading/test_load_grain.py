@@ -18,7 +18,6 @@ import pytest
 
 import any2ds
 from any2ds import download
-from any2ds.core.errors import UsageError
 from any2ds.testing.server import serve
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
@@ -215,41 +214,6 @@ class TestGoingOn:
         other = iter(shuffled(opened()).to_iter_dataset())
         other.set_state(state)
         assert first + keys(other) != wanted
-
-    def test_a_state_that_knows_its_samples(self, growing: Callable[[int], None]) -> None:
-        def new(**options: Any) -> Any:
-            ds = opened(**options)
-            return ds.checked(ds.to_grain().seed(3).shuffle().to_iter_dataset(ds.read_options()))
-
-        growing(7)
-        wanted, found = resumed(new, 3)
-        assert found == wanted == keys(shuffled(opened()))
-        samples = iter(new())
-        first = [next(samples)["key"] for _ in range(3)]
-        state = json.loads(json.dumps(samples.get_state()))
-        plain = iter(new())
-        plain.set_state(state["parent"])  # one that was saved without it
-        assert first + keys(plain) == wanted
-        growing(12)
-        for options in ({}, {"split": "train[1:8]"}, {"where": "bytes > 6"}):
-            with pytest.raises(UsageError, match=r"saved with 7 samples, and .*open it with split='train\[:7\]'"):
-                iter(new(**options)).set_state(state)
-        restored = iter(new(split="train[:7]"))
-        restored.set_state(state)
-        assert first + keys(restored) == wanted
-
-    def test_a_state_of_processes_that_knows_its_samples(self, dataset: Made) -> None:
-        dataset("webdataset")
-        ds = opened(columns=["key"])
-        options = grain.MultiprocessingOptions(num_workers=2)
-
-        def new() -> Any:
-            samples = ds.to_grain().seed(3).shuffle().to_iter_dataset(ds.read_options(num_workers=2))
-            return ds.checked(samples.mp_prefetch(options))
-
-        wanted, found = resumed(new, 9)
-        assert found == wanted
-        assert sorted(wanted) == sorted(ds.keys)
 
 
 def hierarchically(ds: Any, seed: int = 1) -> Any:

@@ -30,7 +30,7 @@ def test_samples_with_their_files(output_format: str, dataset: Callable[..., Any
     assert shown["frame"].to_dict(as_series=False)["data"] == list(some.values())
     assert dict(zip(shown["table"]["key"], shown["table"]["data"], strict=True)) == some
     assert {ext for ext, _ in shown["sizes"].fetchall()} == {"jpg", "png"}
-    assert any2ds.load("dataset").metadata.to_pandas()["key"].tolist() == list(made.files)
+    assert any2ds.load("dataset").metadata.to_table().to_pandas()["key"].tolist() == list(made.files)
     frame = pd.DataFrame.from_arrow(any2ds.load("dataset"))
     assert frame["data"].tolist() == list(made.files.values())
     assert pd.DataFrame(any2ds.load("dataset")[:3])["key"].tolist() == list(made.files)[:3]

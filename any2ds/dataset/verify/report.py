@@ -30,7 +30,6 @@ KINDS = {
     "unfinished": BROKEN,  # files of a shard that was never finished
     "missing": INCOMPLETE,  # shards that are not there
     "unread": INCOMPLETE,  # no run has read the url list to its end
-    "leftover": INCOMPLETE,  # a file of a run that was killed
     "shard_list": INCOMPLETE,  # .any2ds/shards is missing or does not describe the shards
     "beside": OTHER,  # an extra file of a shard, such as an index, is missing or does not belong to its data
     "columns": OTHER,  # the metadata of a shard with columns that were added later are missing or unreadable

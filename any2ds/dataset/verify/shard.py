@@ -11,7 +11,7 @@ import hashlib
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -115,7 +115,8 @@ class _ShardCheck:
         table = self._read_metadata(files.metadata)
         if table is not None:
             self._check_keys(table, shard)
-            self._check_visible_table(table)
+            if files.visible is not None:  # the table of other tools, with a preset
+                self._check_rows(files.visible, "metadata", ("key",), table)
             self._check_added_table(table, shard)
             if files.data is not None and self._dataset.writer is not None:
                 self._check_data(table, files.data)
@@ -225,30 +226,21 @@ class _ShardCheck:
                 message = f"{self._files.stats}: {name} is {recorded}, but the metadata has {counted}"
                 self.findings.add("stats", message)
 
-    def _check_visible_table(self, table: pa.Table) -> None:
-        """With a preset, other tools read a table of its own, of the same rows."""
-        if (name := self._files.visible) is None:
-            return
-        path = self._local(name)
-        try:
-            rows = pq.read_metadata(path).num_rows
-        except Exception as error:  # of Arrow, and of the system
-            self.add_error(error, "metadata", f"{name} cannot be read")
-            return
-        if rows != table.num_rows:
-            self.findings.add("metadata", f"{name} has {rows} rows, {self._files.metadata} has {table.num_rows}")
-
     def _check_added_table(self, table: pa.Table, shard: ShardEntry) -> None:
         """Columns that were added later stand in a table with the same rows."""
         added = self._task.added
         if added is None or added.mark != mark_of(shard):
             return
-        if not self._dataset.folder.exists(added.name):
+        if self._dataset.folder.exists(added.name):
+            self._check_rows(added.name, "columns", ("key", *added.columns), table, f": {_ADD_AGAIN}")
+        else:
             self.findings.add("columns", f"{added.name} is missing: {_ADD_AGAIN}")
-            return
-        found = self._read_table(added.name, "columns", ("key",), ("key", *added.columns))
+
+    def _check_rows(self, name: str, kind: str, needed: Sequence[str], table: pa.Table, hint: str = "") -> None:
+        """Whether another table has the rows of the metadata."""
+        found = self._read_table(name, kind, ("key",), needed)
         if found is not None and found["key"] != table["key"]:
-            self.findings.add("columns", f"{added.name} has other rows than {self._files.metadata}: {_ADD_AGAIN}")
+            self.findings.add(kind, f"{name} has other rows than {self._files.metadata}{hint}")
 
     # --- data ---
 

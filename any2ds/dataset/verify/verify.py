@@ -77,7 +77,7 @@ def _report(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -
     picked, seed = _picked(dataset, wanted)
     checked = _check_shards(dataset, wanted, picked, listed)
     findings = sorted(checked.findings, key=lambda finding: finding.shard_id or 0)
-    findings += [*_findings_of_lists(dataset, expected), *_strays(dataset), *_leftovers(dataset)]
+    findings += [*_findings_of_lists(dataset, expected), *_strays(dataset)]
     findings += _findings_of_shard_list(dataset, listed, checked)
     return VerifyReport(
         output_folder=wanted.output_folder,
@@ -179,12 +179,6 @@ def _others(dataset: Dataset) -> list[Entry]:
 def _is_stray(entry: Entry) -> bool:
     """Whether loaders would read it."""
     return entry.name.endswith(_READ_BY_GLOBS) or (entry.is_folder and entry.name.isdecimal())
-
-
-def _leftovers(dataset: Dataset) -> Iterator[Finding]:
-    if layout.TEMPORARY_FOLDER in dataset.entries and layout.LOCK_FILE not in dataset.entries:
-        for name in dataset.folder.names(layout.TEMPORARY_FOLDER):
-            yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
 
 
 def _list_of_shards(dataset: Dataset) -> ShardList | None:

@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -34,26 +34,16 @@ from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
-from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shard_sample import ShardSample, shard_table
 from any2ds.describe.card import hub, split_files
 from any2ds.describe.inspect import SHARDS_OF_METADATA
-from any2ds.describe.loaders import Loadable, kind_of, literal, shard_table, snippets
+from any2ds.describe.loaders import kind_of, literal, snippets
 from any2ds.describe.rendering import environment
 from any2ds.describe.summary import Summary, summarize, with_limit
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
-_OWN_FIELDS = (
-    "pretty_name",
-    "license",
-    "license_name",
-    "language",
-    "size_categories",
-    "tags",
-    "configs",
-    "dataset_info",
-)
-_GIVEN_FIELDS = ("pretty_name", "license", "license_name", "language")  # which stay if they are not given again
+_REMADE = ("size_categories", "configs", "dataset_info")  # fields of the header of which nothing former stays
 _SHARDS_LOOKED_INTO = 4
 _MEMBERS_LOOKED_AT = 200  # of a tar file: each is a read in a store
 _MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
@@ -74,7 +64,11 @@ class _Facts:
 
     dataset: Dataset
     found: Summary
-    exts: Mapping[str, int]  # extension -> files
+
+    @property
+    def exts(self) -> Mapping[str, int]:
+        """Extension -> files."""
+        return {ext: files for ext, files in self.found.exts.items() if ext}
 
     @cached_property
     def recipe(self) -> RecipeFile | None:
@@ -105,8 +99,7 @@ def card(options: ParsedOptions) -> Card:
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
     found = summarize(ShardSample.listed(dataset), SHARDS_OF_METADATA)
-    exts = found.exts or shard_table(dataset).totals.exts
-    text = _text(_Facts(dataset, found, {ext: files for ext, files in exts.items() if ext}), wanted, previous)
+    text = _text(_Facts(dataset, found), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -160,10 +153,11 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.full_name.partition(":")[0]
     name = wanted.pretty_name or str(header.get("pretty_name") or "") or folder
     own = _header(facts, wanted, name)
-    kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
+    kept = {field: value for field, value in header.items() if field not in _REMADE}
     if wanted.license:
         kept.pop("license_name", None)
-    head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
+    tags = [*own["tags"], *(tag for tag in kept.get("tags") or () if isinstance(tag, str))]
+    head = {**kept, **own, "tags": list(dict.fromkeys(tags))}
     body = _body(facts, name, head)
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
 
@@ -272,9 +266,9 @@ def _features_of_parquet(facts: _Facts) -> list[dict[str, Any]] | None:
 def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
     dataset, found, recipe = facts.dataset, facts.found, facts.recipe
     license = head.get("license_name") or head.get("license") or ""
-    loadable = Loadable.of(dataset, facts.exts)
-    if not loadable.is_remote:  # where it lay when the card was written is of no use to others
-        loadable = replace(loadable, folder=_name(loadable.folder))
+    folder, is_remote = found.output_folder, "://" in found.output_folder
+    if not is_remote:  # where it lay when the card was written is of no use to others
+        folder = _name(folder)
     configs = head.get("configs")
     specs = {feature: recipe.features[feature] for feature in recipe.features} if recipe is not None else {}
     return (
@@ -292,8 +286,8 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
             exts=list(found.exts.items()),
             columns=_columns(facts),
             configs=configs,
-            load=_load_dataset(loadable.folder, configs) if configs and not loadable.is_remote else "",
-            snippets=snippets(loadable),
+            load=_load_dataset(folder, configs) if configs and not is_remote else "",
+            snippets=snippets(dataset, folder),
             when=_when(found),
             command=_command(facts),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),

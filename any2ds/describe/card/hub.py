@@ -203,22 +203,6 @@ def _json(value: Any) -> str:
     return "".join(char if char.isprintable() or char > "\uffff" else json.dumps(char)[1:-1] for char in written)
 
 
-def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
-    """`own` with whatever people have put into a `former` header; of `ours` nothing former stays but further tags and
-    configurations."""
-    kept = {name: value for name, value in previous.items() if name not in ours}
-    result = {**kept, **own}
-    tags = [tag for tag in previous.get("tags") or () if isinstance(tag, str)]
-    if tags or "tags" in own:
-        result["tags"] = list(dict.fromkeys([*own.get("tags", ()), *tags]))
-    if isinstance(theirs := previous.get("configs"), list):
-        names = {DEFAULT, ALL_ROWS, *(each["config_name"] for each in own.get("configs", ()))}
-        further = [each for each in theirs if isinstance(each, dict) and each.get("config_name") not in names]
-        if further:
-            result["configs"] = [*own.get("configs", ()), *further]
-    return result
-
-
 def parts(card: str) -> tuple[str, str] | None:
     """Text before and behind our part, as people left it; None where there is no such part."""
     lines = card.splitlines(keepends=True)

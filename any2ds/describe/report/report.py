@@ -23,7 +23,7 @@ from any2ds.core.paths import expanded
 from any2ds.core.terminal.results import standard_output, write_file
 from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
-from any2ds.describe.loaders import Loadable, Snippet, shard_table, snippets
+from any2ds.describe.loaders import Snippet, snippets
 from any2ds.describe.summary import LastRun, Summary, summarize
 from any2ds.describe.thumbnails import thumbnails, thumbnails_of
 from any2ds.storage.folders import OutputFolder
@@ -95,8 +95,7 @@ def _loading(sample: ShardSample) -> Sequence[Snippet]:
     if not sample.shards:
         return ()
     try:
-        exts = sample.totals.exts if sample.totals else shard_table(sample.dataset).totals.exts
-        return snippets(Loadable.of(sample.dataset, exts))
+        return snippets(sample.dataset)
     except Exception as error:  # of any file system, over a dataset in any state
         log.debug("no snippets to load it: %s", error, exc_info=True)
         return ()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.core.errors import ReadError
+from any2ds.core.parquet_footer import Footer
 from any2ds.readers.arrow import BATCH_BYTES, BATCH_ROWS, arrow_blocks
 from any2ds.readers.bad_rows import one_line
 from any2ds.readers.contract import AS_USUAL, Block, Form, Wanted
@@ -72,17 +73,13 @@ class RowGroups:
         self._size, self._each = size, list_of(wanted.url)
         try:
             self._file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=size.buffer)
-            stand_in = _WithoutBytes(stream.seek(0, io.SEEK_END))
-            self._without_bytes = pq.ParquetFile(
-                stand_in, metadata=self._file.metadata, pre_buffer=False, buffer_size=1
-            )
+            self._footer = Footer(self._file.metadata, stream.seek(0, io.SEEK_END))
         except _DAMAGE as error:
             raise ReadError("row 0", one_line(error)) from error
         self.schema: pa.Schema = self._file.schema_arrow
         self.names: list[str] = self.schema.names
         self._wanted = wanted.found_in(names_with_paths(self.schema, wanted.names))
         self._read = roots(self._wanted, self.names)
-        self._leaves = _leaves(self._file.metadata, self._read)
 
     @property
     def rows(self) -> int | None:
@@ -126,42 +123,10 @@ class RowGroups:
 
     def _chunks(self, number: int) -> list[pq.ColumnChunkMetaData]:
         """The figures in the footer of the columns of a row group."""
-        # A damaged footer ends the process in `RowGroupMetaData.column`, where C++ raises what Cython does not expect;
-        # a reader looks at the same figures before its first byte, and its exceptions are Python's.
         try:
-            next(self._without_bytes.iter_batches(1, [number], columns=self._read, use_threads=False), None)
-        except _FooterIsWhole:
-            pass
+            return self._footer.chunks(number, self._read)
         except _DAMAGE as error:
             raise ReadError("", one_line(error)) from error
-        return [self._file.metadata.row_group(number).column(column) for column in self._leaves]
-
-
-class _FooterIsWhole(Exception):
-    """Raised where a file is read for the first time behind its footer."""
-
-
-class _WithoutBytes(io.RawIOBase):
-    """A file of a size, which cannot be read."""
-
-    def __init__(self, size: int) -> None:
-        self._size = self._at = size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        raise _FooterIsWhole
 
 
 def _joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -201,12 +166,6 @@ def _refuse_bombs(number: int, chunks: Iterable[pq.ColumnChunkMetaData]) -> None
         if large > _BOMB_BYTES and large > _BOMB_RATIO * small:
             what = f"row group {number}, column {chunk.path_in_schema!r}"
             raise ReadError("", f"{what}: {small:,} bytes that are {large:,} decompressed are not read")
-
-
-def _leaves(metadata: pq.FileMetaData, names: list[str]) -> list[int]:
-    """The numbers of the leaf columns below the columns of these names."""
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    return [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
 
 
 PART = Parquet

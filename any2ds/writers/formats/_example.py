@@ -16,12 +16,11 @@ Datasets of recipes have further forms, as TensorFlow Datasets writes and reads 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 import pyarrow as pa
@@ -90,36 +89,13 @@ def _text(value: Any) -> bytes:
 # --- columns ---
 
 
-class Column(Protocol):
-    """One column of a table as the features of a record."""
-
-    @property
-    def features(self) -> Sequence[tuple[str, Kind]]:
-        """Names and kinds."""
-        ...
-
-    def encode(self, value: Any) -> Sequence[Sequence[Any]]:
-        """The values of each of `features`."""
-        ...
-
-    def decode(self, record: Mapping[str, list[Any]]) -> Any:
-        """The value in a parsed record. Raises ValueError or LookupError for a record that does not fit."""
-        ...
-
-
 def columns_of(schema: pa.Schema) -> dict[str, Column]:
     """The columns of a dataset whose metadata have this schema, by name."""
     is_of_recipe = RECIPE_KEY in schema.names
-    return {field.name: _column(field.name, field.type, is_of_recipe) for field in schema}
+    return {field.name: Column(field.name, field.type, is_of_recipe) for field in schema}
 
 
-def _column(name: str, type: pa.DataType, is_of_recipe: bool) -> Column:
-    if is_of_recipe and pa.types.is_struct(type) and {field.name for field in type} == {"shape", "value"}:
-        return _Tensor(name, type)
-    return _Values(name, type, is_of_recipe)
-
-
-class _Values:
+class Column:
     """One value, or lists of values; in datasets of recipes also lists of lists, or of tensors of one shape."""
 
     def __init__(self, name: str, type: pa.DataType, is_of_recipe: bool) -> None:
@@ -203,34 +179,6 @@ def _grouped(values: Sequence[Any], lengths: Iterable[int]) -> list[Any]:
     return groups
 
 
-class _Tensor:
-    """A tensor with its shape."""
-
-    def __init__(self, name: str, type: pa.DataType) -> None:
-        self.features: list[tuple[str, Kind]] = [(f"{name}/shape", "int64"), (f"{name}/value", "bytes")]
-        self._nothing = {"shape": [0] * type.field("shape").type.list_size, "value": ()}
-        self._letter = _LETTERS[str(type.field("value").type.value_type)]
-
-    def encode(self, value: Any) -> list[list[Any]]:
-        value = value or self._nothing
-        return [value["shape"], [struct.pack(f"<{len(value['value'])}{self._letter}", *value["value"])]]
-
-    def decode(self, record: Mapping[str, list[Any]]) -> Any:
-        (shape, _), (value, _) = self.features
-        (content,) = record[value]
-        numbers = struct.unpack(f"<{len(content) // struct.calcsize(self._letter)}{self._letter}", content)
-        return {"shape": list(record[shape]), "value": list(numbers)}
-
-
-_LETTERS = {
-    **{f"{sign}int{8 * 2**n}": letter for sign, row in (("", "bhiq"), ("u", "BHIQ")) for n, letter in enumerate(row)},
-    "float": "f",
-    "double": "d",
-    "bool": "?",
-}
-"""Types of Arrow, as `struct` calls them."""
-
-
 # --- records ---
 
 # Name, number and type of the fields of each message; a type with a star is repeated. The map of features is a list of
@@ -295,7 +243,7 @@ def _encoder(column: Column) -> Callable[[Any], bytes]:
 
     A message of protobuf takes 5 microseconds for each feature, so texts do without, and numbers are made once.
     """
-    if isinstance(column, _Values) and not column.depth:
+    if isinstance(column, Column) and not column.depth:
         (name, kind), to_value = column.features[0], column.encoded
         if kind == "bytes":
             head = lru_cache(_HEADS_KEPT)(partial(file_head, name))

@@ -22,6 +22,7 @@ from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.members import files_of
 from any2ds.core.metadata import HASHES, MetadataTable
+from any2ds.core.parquet_footer import Footer
 from any2ds.core.samples import Sample
 from any2ds.core.tables import values
 from any2ds.writers.contract import ALL_FIELDS, Fields, ShardData, ShardWriter
@@ -62,10 +63,7 @@ class ParquetShard(BaseShard):
             if "status" in schema.names and about.num_rows != data.samples:
                 statuses = self._file.read(["status"])["status"].combine_chunks()
                 self._rows = array("I", pc.indices_nonzero(pc.equal(statuses, SUCCESS)).to_pylist())
-            key = _first_key(about)
         check_count(data, len(self._rows))
-        if key is not None:
-            check_key(data, key)
 
     def _columns_to_read(self, schema: pa.Schema) -> list[str]:
         wanted = self._fields.columns
@@ -73,6 +71,7 @@ class ParquetShard(BaseShard):
             return list(schema.names)
         bodies = self._bodies if "data" in wanted or ("ext" in wanted and "ext" not in schema.names) else []
         also = ["ext"] if bodies and self._members else []  # which of them are the data
+        also += ["key"] if self._data.key_start else []  # says whether it is this shard
         return [name for name in schema.names if name in wanted or name in bodies or name in also] or ["key"]
 
     def __len__(self) -> int:
@@ -127,13 +126,13 @@ class ParquetShard(BaseShard):
                 self._raw.hold(*self._span(group))  # else each column is a request of its own
             table = self._file.read_row_group(group, columns=self._columns)
             self._raw.hold(0, 0)
-            return RowGroup(table, self._bodies)
+            found, key = RowGroup(table, self._bodies), str(table["key"][0]) if self._data.key_start else ""
+        check_key(self._data, key)
+        return found
 
     def _span(self, group: int) -> tuple[int, int]:
         """Start and size of what is read of a row group."""
-        about = self._file.metadata.row_group(group)
-        columns = [about.column(n) for n in range(about.num_columns)]
-        own = [each for each in columns if each.path_in_schema.partition(".")[0] in self._columns]
+        own = Footer(self._file.metadata, self._data.size).chunks(group, self._columns)
         starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
         stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
         return min(starts), stop - min(starts)
@@ -235,17 +234,6 @@ class ParquetWriter(ShardWriter):
             return data
         paths = pa.array([self._paths.pop(row, None) for row in rows], pa.string())
         return pa.StructArray.from_arrays([data, paths], fields=list(_huggingface.STORAGE), mask=pc.invert(is_there))
-
-
-def _first_key(file: pq.FileMetaData) -> str | None:
-    """The first in the order of keys, as the statistics of the first row group have it; None without these."""
-    if not file.num_row_groups:
-        return None
-    group = file.row_group(0)
-    columns = map(group.column, range(group.num_columns))
-    column = next((column for column in columns if column.path_in_schema == "key"), None)
-    found = None if column is None or column.statistics is None else column.statistics.min
-    return found if isinstance(found, str) else None
 
 
 class RowGroup:

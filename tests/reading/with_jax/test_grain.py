@@ -123,31 +123,6 @@ def test_orbax_restores_what_processes_read(dataset: Made, manager: Any) -> None
     several.close()
 
 
-def test_orbax_restores_a_checked_dataset_for_the_same_samples_alone(dataset: Made, manager: Any) -> None:
-    dataset("webdataset")
-
-    def new(**part: Any) -> Any:
-        ds = any2ds.load("dataset", **part)
-        return iter(ds.checked(ds.to_grain().seed(3).shuffle().batch(2).to_iter_dataset(ds.read_options())))
-
-    def batches(found: Any) -> list[list[str]]:
-        return [list(batch["key"]) for batch in found]
-
-    wanted, samples = batches(new()), new()
-    first = [list(next(samples)["key"]) for _ in range(5)]
-    manager.save(5, args=grain.checkpoint.CheckpointSave(samples))
-    manager.wait_until_finished()
-    again = new()
-    manager.restore(5, args=grain.checkpoint.CheckpointRestore(again))
-    assert first + batches(again) == wanted
-    for part in ({"split": "train[:20]"}, {"split": "train[1:]+train[:1]"}, {"where": "label = 1"}):
-        other = new(**part)
-        untouched = batches(new(**part))
-        with pytest.raises(any2ds.UsageError, match=r"the state was saved with 24 samples, and .* has others"):
-            manager.restore(5, args=grain.checkpoint.CheckpointRestore(other))
-        assert batches(other) == untouched
-
-
 def test_batches_arrive_on_a_device_in_order(dataset: Made) -> None:
     dataset("webdataset")
     ds = any2ds.load("dataset", columns=["data", "label"], decode=True)

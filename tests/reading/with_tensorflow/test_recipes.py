@@ -91,7 +91,7 @@ def test_tfds_reads_nested_sequences_and_tensors_of_any_shape(output_format: str
     build(one_split([(name, SAMPLES[name]) for name in wanted], **NESTED), tmp_path, output_format=output_format)
     builder = tfds.builder("small", data_dir=tmp_path)
     assert builder.info.features["words"].doc.desc == "The words of each line."
-    assert builder.info.features["grid"].shape == (None, None, 2)
+    assert builder.info.features["grid"].shape == (None, 3, 2)
     assert isinstance(builder.info.features["steps"], tfds.features.Dataset)
     is_native = output_format == "tfrecord"
     samples: Any = builder.as_dataset(split="train") if is_native else builder.as_data_source(split="train")

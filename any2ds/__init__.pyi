@@ -1191,7 +1191,7 @@ def build(
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
         ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
-        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (default: this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (not with distributor=inline and not distributor=multiprocessing) (default: 1000)
         max_shard_retry: retries of a shard, also if its process died (default: 3)
         grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)

@@ -17,7 +17,7 @@ from any2ds.config.options import (
     StorageOptions,
     WatchOptions,
 )
-from any2ds.config.parsers import boolean, flags, integer, names, optional, part, path, secret, stores, text
+from any2ds.config.parsers import boolean, integer, names, optional, part, path, stores, text
 
 
 def recipe(value: Any) -> Any:
@@ -83,15 +83,6 @@ class BuildOutputOptions(OutputOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class BuildRunOptions(RunOptions):
-    """How the work is shared out"""
-
-    beam_options: tuple[str, ...] | None = option(
-        "flags of Beam: --runner=DataflowRunner,--project=…", secret(optional(flags)), None, "this machine"
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class NewOptions:
     """What is made"""
 
@@ -117,7 +108,7 @@ BUILD_GROUPS: tuple[Any, ...] = (
     StorageOptions,
     *MEDIA_GROUPS,
     FetchOptions,
-    BuildRunOptions,
+    RunOptions,
     WatchOptions,
 )
 """Those of `build`."""

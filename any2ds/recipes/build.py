@@ -16,11 +16,11 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -88,9 +88,6 @@ from any2ds.storage.opening import open_folder
 from any2ds.storage.report_file import is_others_report
 from any2ds.transforms.chain import step_records
 from any2ds.worker.worker import ShardWorker
-
-if TYPE_CHECKING:
-    from any2ds.recipes.beam_splits import BeamSplits
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +256,7 @@ class RecipeBuild:
         samples = spool.recorded(folder)
         if samples is None or samples.get("state") != state or not _schemes_are_own(samples, output):
             shutil.rmtree(folder, ignore_errors=True)
-            samples = {**self._generate(folder, output), "state": state}
+            samples = {**self._generate(folder), "state": state}
             samples["signature"] = signature(output.identity, _allowed_by_recipe(samples))
             spool.record(folder, samples)
         made = self._with_members(samples["members"])._with_schemes(samples.get("allow_schemes", ()))
@@ -420,7 +417,7 @@ class RecipeBuild:
 
     # --- samples ---
 
-    def _generate(self, folder: Path, output: OutputFolder) -> dict[str, Any]:
+    def _generate(self, folder: Path) -> dict[str, Any]:
         """Run the recipe's code: the samples of all splits, in sorted runs."""
         recipe = self.recipe
         own = recipe.folder()
@@ -442,25 +439,12 @@ class RecipeBuild:
         )
         made: dict[str, Any] = {}
         try:
-            with ExitStack() as stack:
-                wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack) if wants_pipeline else None
-                more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
-                splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl, **more)).items()}
-                self._check_effects(splits.values())
-                by_beam = [split for split in splits.values() if split.is_beam]
-                if by_beam:
-                    pipeline = pipeline or self._beam(output, stack)
-                    for split in by_beam:
-                        pipeline.add(split.name, split.samples, self.features.spec, self.info.disable_shuffling)
-                    pipeline.run()
-                for name, split in splits.items():
-                    if pipeline is not None and split.is_beam:
-                        made[name] = pipeline.taken(name, folder / name)
-                        continue
-                    made[name] = self._spooled(folder / name, split)
-                    made[name]["skipped"] = dict(recipe.skipped)
-                    log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
+            splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl)).items()}
+            self._check_effects(splits.values())
+            for name, split in splits.items():
+                made[name] = self._spooled(folder / name, split)
+                made[name]["skipped"] = dict(recipe.skipped)
+                log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
         except (UsageError, RunError):
             raise
         except OSError as error:
@@ -477,18 +461,6 @@ class RecipeBuild:
             "members": members[0] if members else None,
             "allow_schemes": sorted({scheme for split in made.values() for scheme in split.get("allow_schemes", ())}),
         }
-
-    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
-        """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
-        try:
-            from any2ds.recipes.beam_splits import BeamSplits, Target
-        except ModuleNotFoundError as error:
-            raise plugins.missing_extra(f"{self.recipe.full_name}: its splits are made by Beam", error) from error
-        url = output.path if output.is_local else self.config.output.output_folder
-        target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
-        target.remove()  # of an earlier attempt
-        stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
 
     def _check_effects(self, splits: Iterable[GivenSplit]) -> None:
         """Raises OptionError for options that only rows with URLs have, if there are none of these in any split."""

@@ -959,7 +959,6 @@ def build(
     register_checksums: bool = False,
     download_dir: str | Path | None = None,
     manual_dir: str | Path | None = None,
-    pdb: bool = False,
     preset: Literal["img2dataset"] | None = None,
     output_folder: str | Path = "files",
     output_format: Literal["arrayrecord", "dummy", "files", "parquet", "tfrecord", "webdataset"] = "webdataset",
@@ -1098,7 +1097,6 @@ def build(
         register_checksums: write the checksums of downloads to the recipe's checksums.tsv (default: False)
         download_dir: folder for what a recipe downloads and unpacks (default: recipes in the cache folder)
         manual_dir: folder with what was downloaded by hand (default: manual/NAME in data_dir)
-        pdb: on an error, enter Python's debugger where it happened (default: False)
     What is written:
         preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)

@@ -70,7 +70,6 @@ class BuildOptions:
         "manual/NAME in data_dir",
         task="What it downloads",
     )
-    pdb: bool = option("on an error, enter Python's debugger where it happened", boolean, False, task="Running")
 
 
 @dataclass(frozen=True, slots=True)

@@ -959,7 +959,6 @@ def build(
     register_checksums: bool = False,
     download_dir: str | Path | None = None,
     manual_dir: str | Path | None = None,
-    pdb: bool = False,
     preset: Literal["img2dataset"] | None = None,
     output_folder: str | Path = "files",
     output_format: Literal["arrayrecord", "dummy", "files", "parquet", "tfrecord", "webdataset"] = "webdataset",
@@ -1098,7 +1097,6 @@ def build(
         register_checksums: write the checksums of downloads to the recipe's checksums.tsv (default: False)
         download_dir: folder for what a recipe downloads and unpacks (default: recipes in the cache folder)
         manual_dir: folder with what was downloaded by hand (default: manual/NAME in data_dir)
-        pdb: on an error, enter Python's debugger where it happened (default: False)
     What is written:
         preset: img2dataset: that tool's option names, defaults and metadata (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
@@ -1191,7 +1189,7 @@ def build(
         processes_count: worker processes, no more than shards (default: number of cores, fewer for small lists)
         distributor: multiprocessing; inline for debugging; pyspark, ray or beam for clusters (default: multiprocessing)
         ray_address: host:port, ray://host:10001, or auto (needs distributor=ray) (default: RAY_ADDRESS, else this machine)
-        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (default: this machine)
+        beam_options: flags of Beam: --runner=DataflowRunner,--project=… (needs distributor=beam) (default: this machine)
         subjob_size: shards that a cluster is given in one job (not with distributor=inline and not distributor=multiprocessing) (default: 1000)
         max_shard_retry: retries of a shard, also if its process died (default: 3)
         grace: seconds to finish shards after Ctrl-C, SIGTERM (default: 10)

@@ -17,7 +17,7 @@ from any2ds.config.options import (
     StorageOptions,
     WatchOptions,
 )
-from any2ds.config.parsers import boolean, flags, integer, names, optional, part, path, secret, stores, text
+from any2ds.config.parsers import boolean, integer, names, optional, part, path, stores, text
 
 
 def recipe(value: Any) -> Any:
@@ -70,7 +70,6 @@ class BuildOptions:
         "manual/NAME in data_dir",
         task="What it downloads",
     )
-    pdb: bool = option("on an error, enter Python's debugger where it happened", boolean, False, task="Running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +78,6 @@ class BuildOutputOptions(OutputOptions):
 
     output_format: str = option(
         "webdataset, parquet, files, tfrecord or arrayrecord", part("writers"), "webdataset", task="The dataset"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRunOptions(RunOptions):
-    """How the work is shared out"""
-
-    beam_options: tuple[str, ...] | None = option(
-        "flags of Beam: --runner=DataflowRunner,--project=…", secret(optional(flags)), None, "this machine"
     )
 
 
@@ -117,7 +107,7 @@ BUILD_GROUPS: tuple[Any, ...] = (
     StorageOptions,
     *MEDIA_GROUPS,
     FetchOptions,
-    BuildRunOptions,
+    RunOptions,
     WatchOptions,
 )
 """Those of `build`."""

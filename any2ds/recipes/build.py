@@ -1,6 +1,6 @@
 """`build()`: from a recipe to its dataset.
 
-    recipe ─splits─▶ samples, or rows with URLs ─▶ sorted runs ─▶ shard jobs ─distributor─▶ shards ─▶ published dataset
+    recipe ─splits─▶ samples, or rows with URLs ─▶ spool ─▶ shard jobs ─distributor─▶ shards ─▶ published dataset
 
 A local dataset is made in a folder beside its final one, and renamed when it is complete. In a store, where nothing can
 be renamed, `.any2ds/run` says that it is being built until all is there, and everything refuses to open it.
@@ -16,11 +16,11 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -62,8 +62,8 @@ from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Down
 from any2ds.recipes.info import Info
 from any2ds.recipes.recipe import GivenSplit, Recipe, Skipped, as_splits
 from any2ds.recipes.registry import recipe_of
-from any2ds.recipes.sample_worker import Place, SampleWorker, inlined
-from any2ds.recipes.spool import KEY, Runs, Slice, Spool
+from any2ds.recipes.sample_worker import ROWS_PER_PROCESS, SampleWorker
+from any2ds.recipes.spool import ShardRows, Slice, Spool, Spooled
 from any2ds.run.last_report import LastReport
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
@@ -88,9 +88,6 @@ from any2ds.storage.opening import open_folder
 from any2ds.storage.report_file import is_others_report
 from any2ds.transforms.chain import step_records
 from any2ds.worker.worker import ShardWorker
-
-if TYPE_CHECKING:
-    from any2ds.recipes.beam_splits import BeamSplits
 
 log = logging.getLogger(__name__)
 
@@ -128,15 +125,7 @@ def build(options: ParsedOptions) -> RunReport:
     for name, why in _NOT_FOR_BUILD.items():
         if name in options.given:
             raise OptionError(f"{name} cannot be given here: {why}")
-    try:
-        return RecipeBuild.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
-    except Exception as error:
-        if asked.pdb and error.__traceback__ is not None:
-            import pdb
-
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - to whoever debugs
-            pdb.post_mortem((error.__cause__ or error).__traceback__ or error.__traceback__)
-        raise
+    return RecipeBuild.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
 
 
 @dataclass(frozen=True)
@@ -180,37 +169,20 @@ class RecipeBuild:
             )
         has_own_name = output.output_format in ("parquet", "tfrecord", "arrayrecord")
         column = features.main if has_own_name else "data"
-        schema = features.schema
-        files, image, audio, video = (options.group(group) for group in MEDIA_GROUPS)
-        others = [name for name in schema.names if name != "caption"]
-        config = Config(
-            InputOptions(
-                url_list=[],
-                caption_col="caption" if "caption" in schema.names else None,
-                save_additional_columns=(*others, KEY_COLUMN, SPLIT_COLUMN),
-            ),
-            OutputOptions(
-                **{
-                    **{name: getattr(output, name) for name in OutputOptions.__dataclass_fields__},
-                    "output_folder": folder,
-                    "data_column": column,
-                }
-            ),
-            options.group(StorageOptions),
-            files,
-            image,
-            audio,
-            video,
-            options.group(FetchOptions),
-            options.group(RunOptions),
-            ShareOptions(),
-            options.group(WatchOptions),
+        names = features.schema.names
+        listed = InputOptions(
+            url_list=[],
+            caption_col="caption" if "caption" in names else None,
+            save_additional_columns=(*(name for name in names if name != "caption"), KEY_COLUMN, SPLIT_COLUMN),
         )
-        if absent := [name for name in config.media.step_columns if name not in schema.names]:
+        output = replace(output, output_folder=folder, data_column=column)
+        between = (options.group(group) for group in (StorageOptions, *MEDIA_GROUPS, FetchOptions, RunOptions))
+        groups: list[Any] = [listed, output, *between, ShareOptions(), options.group(WatchOptions)]
+        config = replace(Config(*groups), given=options.given, written=options.written)
+        if absent := [name for name in config.media.step_columns if name not in names]:
             raise OptionError(
-                f"{absent[0]!r} is no feature of {recipe.full_name}: it has {', '.join(schema.names) or 'files only'}"
+                f"{absent[0]!r} is no feature of {recipe.full_name}: it has {', '.join(names) or 'files only'}"
             )
-        config = replace(config, given=options.given, written=options.written)
         given = {name: value for name, value in config.to_options().items() if name != "url_list"}
         return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
 
@@ -259,7 +231,7 @@ class RecipeBuild:
         samples = spool.recorded(folder)
         if samples is None or samples.get("state") != state or not _schemes_are_own(samples, output):
             shutil.rmtree(folder, ignore_errors=True)
-            samples = {**self._generate(folder, output), "state": state}
+            samples = {**self._generate(folder), "state": state}
             samples["signature"] = signature(output.identity, _allowed_by_recipe(samples))
             spool.record(folder, samples)
         made = self._with_members(samples["members"])._with_schemes(samples.get("allow_schemes", ()))
@@ -315,7 +287,7 @@ class RecipeBuild:
     def _sharing(self, kind: str, shards: Sequence[_SplitShards]) -> RunOptions:
         """How the work is shared out: what takes less than a process takes to begin is done in this one."""
         running = self.config.run
-        is_little = kind == "samples" and sum(each.rows for each in shards) <= SampleWorker.rows_per_process
+        is_little = kind == "samples" and sum(each.rows for each in shards) <= ROWS_PER_PROCESS
         if is_little and running.distributor == "multiprocessing" and running.processes_count is None:
             return replace(running, distributor="inline")
         return running
@@ -323,7 +295,7 @@ class RecipeBuild:
     def _worker(self, kind: str, lock: RunLock) -> Worker:
         config = self.config
         if kind == "samples":
-            return SampleWorker(config.output, config.storage, self.features.spec, lock.locks)
+            return SampleWorker(config, self.features.spec, lock.locks)
         return ShardWorker.of(config, lock.locks)
 
     # --- what is there ---
@@ -420,8 +392,8 @@ class RecipeBuild:
 
     # --- samples ---
 
-    def _generate(self, folder: Path, output: OutputFolder) -> dict[str, Any]:
-        """Run the recipe's code: the samples of all splits, in sorted runs."""
+    def _generate(self, folder: Path) -> dict[str, Any]:
+        """Run the recipe's code, and spool the samples of all splits."""
         recipe = self.recipe
         own = recipe.folder()
         cache = expanded(self.asked.download_dir or cache_folder() / "recipes")
@@ -436,36 +408,22 @@ class RecipeBuild:
                 recipe.MANUAL_DOWNLOAD_INSTRUCTIONS,
                 self.asked.register_checksums,
                 self.replaced,
-                self.config.run.quiet,
             ),
             Checksums(own / CHECKSUMS if own is not None else None),
         )
         made: dict[str, Any] = {}
         try:
-            with ExitStack() as stack:
-                wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack) if wants_pipeline else None
-                more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
-                splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl, **more)).items()}
-                self._check_effects(splits.values())
-                by_beam = [split for split in splits.values() if split.is_beam]
-                if by_beam:
-                    pipeline = pipeline or self._beam(output, stack)
-                    for split in by_beam:
-                        pipeline.add(split.name, split.samples, self.features.spec, self.info.disable_shuffling)
-                    pipeline.run()
-                for name, split in splits.items():
-                    if pipeline is not None and split.is_beam:
-                        made[name] = pipeline.taken(name, folder / name)
-                        continue
-                    made[name] = self._spooled(folder / name, split)
-                    made[name]["skipped"] = dict(recipe.skipped)
-                    log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
+            splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl)).items()}
+            self._check_effects(splits.values())
+            for name, split in splits.items():
+                made[name] = self._spooled(spool.path_of(folder, name), split)
+                made[name]["skipped"] = dict(recipe.skipped)
+                log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
         except (UsageError, RunError):
             raise
         except OSError as error:
             raise RunError(f"{recipe.full_name}: {error_text(error)}") from error
-        spool.check_keys({name: Runs(folder / name, split["runs"]) for name, split in made.items()})
+        spool.check_keys({name: Spooled(spool.path_of(folder, name)) for name in made})
         members = [split.get("members") for split in made.values()]
         if any(each != members[0] for each in members):
             raise UsageError(
@@ -478,18 +436,6 @@ class RecipeBuild:
             "allow_schemes": sorted({scheme for split in made.values() for scheme in split.get("allow_schemes", ())}),
         }
 
-    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
-        """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
-        try:
-            from any2ds.recipes.beam_splits import BeamSplits, Target
-        except ModuleNotFoundError as error:
-            raise plugins.missing_extra(f"{self.recipe.full_name}: its splits are made by Beam", error) from error
-        url = output.path if output.is_local else self.config.output.output_folder
-        target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
-        target.remove()  # of an earlier attempt
-        stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
-
     def _check_effects(self, splits: Iterable[GivenSplit]) -> None:
         """Raises OptionError for options that only rows with URLs have, if there are none of these in any split."""
         without_effect = [name for name in _OF_URLS if name in self.config.given]
@@ -499,7 +445,7 @@ class RecipeBuild:
                 " samples are stored as the recipe makes them"
             )
 
-    def _spooled(self, folder: Path, split: GivenSplit) -> dict[str, Any]:
+    def _spooled(self, path: Path, split: GivenSplit) -> dict[str, Any]:
         name, is_sorted, record = split.name, self.info.disable_shuffling, None
         schemes: tuple[str, ...] = ()
         rows = split.rows(self.recipe)
@@ -510,14 +456,14 @@ class RecipeBuild:
             members = members_of(rows, self.features, name)
             record = member_record(rows, self.features, members)
             self._with_members(record)  # what cannot be is refused before anything is read
-            into = Spool(folder, self._url_schema_of(members), 0, is_sorted)
-            spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
+            with closing(Spool(path, self._url_schema_of(members), 0, is_sorted)) as into:
+                most = self.asked.max_examples_per_split
+                spool_rows(rows, into, self.features, self.recipe, name, most, self.config)
         else:
-            into = Spool(folder, self.features.schema, max(1, len(self.features.files)), is_sorted)
-            self._spool_samples(split.samples, into, name)
-        into.flush()
-        found = {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
-        return {**found, "members": record, "allow_schemes": schemes}
+            with closing(Spool(path, self.features.schema, max(1, len(self.features.files)), is_sorted)) as into:
+                self._spool_samples(split.samples, into, name)
+        kind = "samples" if rows is None else "urls"
+        return {"kind": kind, "count": into.count, "members": record, "allow_schemes": schemes}
 
     def _spool_samples(self, samples: Iterable[Any], into: Spool, split: str) -> None:
         skipped, skip = tuple(self.recipe.SKIPPED), self.recipe.skip
@@ -559,9 +505,9 @@ class RecipeBuild:
     def _shards(self, folder: Path, splits: Mapping[str, Any]) -> list[_SplitShards]:
         found, first = [], 0
         for name, split in splits.items():
-            runs = Runs(folder / name, split["runs"])
-            slices = runs.slices(self.config.output.number_sample_per_shard)
-            found.append(_SplitShards(name, split["kind"], first, slices, runs, dict(split["skipped"])))
+            path = spool.path_of(folder, name)
+            slices = Spooled(path).slices(self.config.output.number_sample_per_shard)
+            found.append(_SplitShards(name, split["kind"], first, slices, path, split["count"], split["skipped"]))
             first += len(slices)
         return found
 
@@ -624,12 +570,9 @@ class _SplitShards:
     kind: str  # samples, or urls
     first_shard: int
     slices: Sequence[Slice]
-    runs: Runs
+    spool: Path
+    rows: int
     skipped: Mapping[str, int]
-
-    @property
-    def rows(self) -> int:
-        return self.runs.count
 
 
 class _Plan:
@@ -643,9 +586,9 @@ class _Plan:
         self.shards: Collection[int] = self.finished
         self.skipped = 0
         self._rows = sum(each.rows for each in splits)
-        self._planned = self._passed_over = 0
+        self._planned = 0
         self._done = sum(
-            piece.count
+            len(piece.numbers)
             for each in splits
             for number, piece in enumerate(each.slices)
             if each.first_shard + number in self.finished
@@ -656,33 +599,23 @@ class _Plan:
         for split in self._splits:
             for number, piece in enumerate(split.slices):
                 shard_id = split.first_shard + number
-                self._planned += piece.count
+                count = len(piece.numbers)
+                self._planned += count
                 if shard_id in self.finished:
                     self.skipped += 1
-                    self._passed_over += piece.count
                     continue
-                rows = self._rows_of(split, piece)
-                yield ShardJob(shard_id, rows, piece.count, fingerprint=piece.fingerprint)
+                yield ShardJob(shard_id, self._rows_of(split, piece), count, fingerprint=piece.fingerprint)
 
     def outlook(self) -> Outlook:
         """How much there is to do."""
         return Outlook(self._rows, self._planned, None, self._done)
 
     def _rows_of(self, split: _SplitShards, piece: Slice) -> bytes:
-        place = Place(split.name, str(split.runs.folder), spool.pieces_to_json(piece.pieces))
-        if split.kind == "samples":
-            return place.to_bytes() if self._is_local else inlined(place)
-        rows = place.rows()
-        names = [name for name in rows.batches[0].schema.names if not name.startswith("_")]
-        schema = pa.schema([pa.field(KEY, pa.string()), *(rows.batches[0].schema.field(name) for name in names)])
-        table = rows.table(schema)
-        columns = {name: table[name] for name in names}
-        columns |= {KEY_COLUMN: table[KEY], SPLIT_COLUMN: pa.repeat(pa.scalar(split.name), table.num_rows)}
-        sink = pa.BufferOutputStream()
-        made = pa.table(columns)
-        with pa.ipc.new_stream(sink, made.schema) as stream:
-            stream.write_table(made)
-        return bytes(sink.getvalue().to_pybytes())
+        place = spool.place_of(split.spool, piece, split.name)
+        if split.kind == "samples" and self._is_local:
+            return place
+        rows = ShardRows.of_job(place)
+        return rows.to_bytes() if split.kind == "samples" else spool.to_stream(rows.as_listed())
 
 
 def _schemes_are_own(samples: Mapping[str, Any], output: OutputFolder) -> bool:

@@ -20,14 +20,13 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from rich.text import Text
 
 from any2ds.config.options import FetchOptions, StorageOptions
 from any2ds.core.bodies.buffer import Buffer
@@ -36,7 +35,6 @@ from any2ds.core.failures import Failure
 from any2ds.core.paths import expanded
 from any2ds.core.rows import Row
 from any2ds.core.schemes import GUARDED
-from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import size as shown_size
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.recipes.unpacking import is_tar, opened_tar, unpack_archive
@@ -123,7 +121,6 @@ class DownloadOptions:
     manual_instructions: str = ""
     registers: bool = False  # whether checksums are recorded
     replaced: Mapping[str, str] | None = None  # URL -> file to take instead: a test's dummy data
-    is_quiet: bool = False  # no progress on the terminal
 
 
 class Downloads:
@@ -275,11 +272,6 @@ class Downloads:
         with ExitStack() as stack:
             buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, len(urls), str(folder))))
             fetcher = stack.enter_context(closing(UrlFetcher(fetch, buffer, stores)))
-
-            def status() -> str:
-                return f"{self._name}: {len(found):,} of {len(urls):,} files, {shown_size(buffer.received)} so far"
-
-            is_live = stack.enter_context(_live(status, self._options.is_quiet))
             for batch in fetcher.fetch(iter(rows)):
                 for row, outcome, *_ in batch:
                     url = urls[row.position]
@@ -290,9 +282,9 @@ class Downloads:
                         found[url] = self._kept(url, outcome.body)
                     finally:
                         outcome.body.release()
-                if not is_live and time.monotonic() - told > _TELL_SECONDS:
-                    told = time.monotonic()
-                    log.warning("%s", status())
+                if time.monotonic() - told > _TELL_SECONDS:
+                    told, size = time.monotonic(), shown_size(buffer.received)
+                    log.warning("%s: %d of %d files, %s so far", self._name, len(found), len(urls), size)
         if failed:
             raise RunError(f"{self._name}: cannot be downloaded: {'; '.join(failed[:3])}")
         return found
@@ -357,24 +349,6 @@ class Downloads:
             return inner
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _live(status: Callable[[], str], is_quiet: bool) -> Iterator[bool]:
-    """Show `status` at the end of the terminal; false where there is none."""
-    console, block = stderr_console(), None
-    if not is_quiet and console.can_redraw:
-        from any2ds.core.terminal.live import StatusBlock
-
-        block = StatusBlock(
-            console, lambda columns: list(Text(status()).wrap(console, columns - 1)), status, _TELL_SECONDS
-        )
-        block = block if block.try_start() else None
-    try:
-        yield block is not None
-    finally:
-        if block is not None:
-            block.stop()
 
 
 def _kind(path: Path) -> str | None:

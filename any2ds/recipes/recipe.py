@@ -130,13 +130,11 @@ class Recipe(ABC):
     def splits(self, dl: Downloads) -> Any:
         """Name of each split -> its samples; or the samples of the only one, `train`.
 
-        Samples are an iterable of `(key, sample)`, `UrlRows` or what it takes as `url_list`, or a PTransform or
-        PCollection of Beam. A method with a parameter `pipeline` is given the pipeline of Beam.
+        Samples are an iterable of `(key, sample)`, or `UrlRows` or what it takes as `url_list`.
         """
 
     def skip(self, key: object, reason: str) -> Skipped:
-        """Leave out a sample, which is counted by its reason. What it returns may be yielded in the sample's place; in
-        code that Beam runs it has to be."""
+        """Leave out a sample, which is counted by its reason. What it returns may be yielded in the sample's place."""
         skipped = Skipped(str(reason)[:_REASON])
         self.skipped[skipped.reason] += 1
         return skipped
@@ -222,21 +220,13 @@ class GivenSplit:
 
     def __init__(self, name: str, samples: Any) -> None:
         self.name = name
-        self.samples = samples  # (key, sample), or a transform or collection of Beam
+        self.samples = samples  # (key, sample)
         self._rows = _url_rows(samples)
         self._skipped: Counter[str] | None = None  # what its code has left out before its first item
 
-    @property
-    def is_beam(self) -> bool:
-        """Whether it is a PTransform or PCollection of Beam, without importing that."""
-        return any(
-            kind.__name__ in ("PTransform", "PCollection") and kind.__module__.startswith("apache_beam")
-            for kind in type(self.samples).__mro__
-        )
-
     def has_urls(self, recipe: Recipe) -> bool:
         """Whether it consists of rows with URLs; of a generator that needs its first item. Raises as `rows`."""
-        return self._rows is not None or (not self.is_beam and self._begun(recipe))
+        return self._rows is not None or self._begun(recipe)
 
     def rows(self, recipe: Recipe) -> UrlRows | None:
         """The rows with URLs that it is; None if it yields samples. Of what `recipe` has skipped, that of this split is
@@ -255,8 +245,8 @@ class GivenSplit:
                 found = iter(self.samples)
             except TypeError:
                 raise UsageError(
-                    f"split {self.name}: expected samples as (key, sample), a list of URLs or a transform of Beam, "
-                    f"not {type(self.samples).__name__}"
+                    f"split {self.name}: expected samples as (key, sample), or a list of URLs,"
+                    f" not {type(self.samples).__name__}"
                 ) from None
             first = next(found, None)
             self._skipped = Counter(recipe.skipped)

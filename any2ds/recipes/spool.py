@@ -1,41 +1,42 @@
-"""The samples of a build before they are written: sorted runs on disk, from which shards are cut.
+"""The samples of a build before they are written: an Arrow file for each split, of which shards take their rows.
 
-A run is an Arrow file of one batch, sorted by `order`: a hash of the key and the key itself, or the key alone. The rows
-of a shard are one slice of each run, so that shards are made at the same time, in any order, and in bounded memory.
+Rows lie there as they came, in batches. Of all of them only the `order` is in memory, a hash of the key and the key
+itself, or the key alone: sorted, it divides the rows into shards. So shards are made at the same time, in any order.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import UsageError, printable
 from any2ds.core.manifest import urls_sha256
 from any2ds.core.tables import take
+from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN
 
-ORDER, KEY, NUMBER, ORIGIN = "_order", "_key", "_number", "_origin"
-_RUN_BYTES = 64 << 20  # of files and values in a run
-_RUN_ROWS = 50_000
-_OWN = pa.schema([(ORDER, pa.large_binary()), (KEY, pa.string()), (NUMBER, pa.int64()), (ORIGIN, pa.string())])
+_PREFIX = "any2ds."  # of the columns that are no feature
+_ORDER, _KEY, _ORIGIN, _FILE, _EXT = (f"{_PREFIX}{name}" for name in ("order", "key", "origin", "file", "ext"))
+_OWN = [pa.field(_ORDER, pa.large_binary()), pa.field(_KEY, pa.string()), pa.field(_ORIGIN, pa.string())]
+_ROWS_AT_ONCE = 256  # that are Python's objects at a time
+_BATCH_BYTES = 64 << 20  # of a batch, and of the files among Python's objects
+_BATCH_ROWS = 50_000
 _SIGN = 1 << 63
 
 
-def file_columns(count: int) -> list[pa.Field]:
-    """The columns of a run that hold the files of a sample, and the extensions of their names."""
-    return [
-        field
-        for n in range(count)
-        for field in (pa.field(f"_file{n}", pa.large_binary()), pa.field(f"_ext{n}", pa.string()))
-    ]
+def _file_columns(count: int) -> list[pa.Field]:
+    """The columns with the files of a sample, and with the extensions of their names."""
+    kinds = {_FILE: pa.large_binary(), _EXT: pa.string()}
+    return [pa.field(f"{kind}{n}", type) for n in range(count) for kind, type in kinds.items()]
 
 
 def key_text(key: object) -> str:
@@ -62,223 +63,181 @@ def order_of(key: object, is_sorted: bool) -> bytes:
     return b"\x01" + encoded
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of a run."""
+class Spool:
+    """Takes the samples of one split in any order, and writes them to a file; it is whole when it is closed."""
 
-    run: str  # file name
-    start: int
-    stop: int
+    def __init__(self, path: Path, schema: pa.Schema, files: int, is_sorted: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._is_sorted = is_sorted
+        self._schema = pa.schema([*_OWN, *schema, *_file_columns(files)])
+        self._rows: list[tuple[Any, ...]] = []
+        self._file_bytes = 0  # of these
+        self._batches: list[pa.RecordBatch] = []  # that are one in the file
+        self._batch_bytes = self._batch_rows = 0  # of all these
+        self.count = 0
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._file, self._schema)
+
+    def add(
+        self, key: object, values: Sequence[Any], files: Sequence[bytes | None], exts: Sequence[str], origin: str
+    ) -> None:
+        """Add a sample: the values of its columns, its files, the extensions of their names, and where it is from."""
+        own = [part for pair in zip(files, exts, strict=True) for part in pair]
+        self._rows.append((order_of(key, self._is_sorted), key_text(key), origin, *values, *own))
+        self._file_bytes += sum(map(len, filter(None, files)))
+        self.count += 1
+        if len(self._rows) >= _ROWS_AT_ONCE or self._file_bytes >= _BATCH_BYTES:
+            self._convert()
+
+    def _convert(self) -> None:
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._batch_bytes += self._batches[-1].nbytes
+        self._batch_rows += len(self._rows)
+        self._rows, self._file_bytes = [], 0
+        if self._batch_bytes >= _BATCH_BYTES or self._batch_rows >= _BATCH_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        self._writer.write_table(pa.Table.from_batches(self._batches, self._schema).combine_chunks())
+        self._batches, self._batch_bytes, self._batch_rows = [], 0, 0
+
+    def close(self) -> None:
+        """Write what is in memory, and the end of the file."""
+        if self._rows:
+            self._convert()
+        if self._batches:
+            self._write()
+        self._writer.close()
+        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The rows of one shard."""
 
-    pieces: tuple[Piece, ...]
-    count: int
+    numbers: pa.Array  # of its rows in the file, in their order
     fingerprint: str  # of their keys
 
 
-class Spool:
-    """Takes the samples of one split in any order, and sorts them into runs in `folder`."""
+class Spooled:
+    """The samples of a split that were spooled."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, files: int, is_sorted: bool) -> None:
-        self._folder, self._schema, self._files, self._is_sorted = folder, schema, files, is_sorted
-        folder.mkdir(parents=True, exist_ok=True)
-        self._all = pa.schema([*_OWN, *schema, *file_columns(files)])
-        self._orders: list[bytes] = []
-        self._rows: list[tuple[Any, ...]] = []
-        self._bytes = 0
-        self.count = 0
-        self.runs: list[str] = []
-
-    def add(
-        self, key: object, values: Sequence[Any], files: Sequence[bytes | None], exts: Sequence[str], origin: str
-    ) -> None:
-        """A sample: the values of its columns, its files, the extensions of their names, and where it comes from."""
-        own = [part for pair in zip(files, exts, strict=True) for part in pair]
-        self._orders.append(order_of(key, self._is_sorted))
-        self._rows.append((key_text(key), self.count, origin, *values, *own))
-        self._bytes += sum(map(len, filter(None, files))) + 200
-        self.count += 1
-        if self._bytes >= _RUN_BYTES or len(self._rows) >= _RUN_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is in memory as a run."""
-        if not self._rows:
-            return
-        orders, rows = self._orders, self._rows
-        by_order = sorted(range(len(orders)), key=orders.__getitem__)
-        columns = list(zip(*[rows[number] for number in by_order], strict=True))
-        found = [pa.array([orders[number] for number in by_order], pa.large_binary())]
-        found += [pa.array(column, field.type) for column, field in zip(columns, list(self._all)[1:], strict=True)]
-        batch = pa.RecordBatch.from_arrays(found, schema=self._all)
-        name = f"{uuid.uuid4().hex}.run"
-        with pa.OSFile(str(self._folder / name), "wb") as file, pa.ipc.new_file(file, self._all) as writer:
-            writer.write_batch(batch)
-        self.runs.append(name)
-        self._orders, self._rows, self._bytes = [], [], 0
-
-
-class Runs:
-    """The sorted runs of a split."""
-
-    def __init__(self, folder: Path, names: Iterable[str]) -> None:
-        self.folder, self.names = folder, tuple(names)
-        self._orders = [_orders(folder / name) for name in self.names]
-        self.count = sum(map(len, self._orders))
-
-    @property
-    def orders(self) -> pa.Array:
-        """The orders of all samples, sorted."""
-        joined = pa.concat_arrays([*self._orders, pa.array([], pa.large_binary())])
-        return joined.take(pc.sort_indices(joined))
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        orders = [batch.column(_ORDER) for batch in _batches_of(path)]
+        # In memory of their own: the file is not kept open.
+        self.orders = pa.concat_arrays([*orders, pa.array([], pa.large_binary())])
 
     def slices(self, rows_per_shard: int) -> list[Slice]:
         """The shards."""
-        orders = self.orders
-        found: list[Slice] = []
-        starts = [0] * len(self._orders)
-        for first in range(0, len(orders), rows_per_shard):
-            own = orders.slice(first, rows_per_shard)
-            stops = [len(each) for each in self._orders]
-            if first + rows_per_shard < len(orders):
-                bound = orders[first + rows_per_shard].as_py()
-                stops = [
-                    bisect_left(_Values(each), bound, start) for each, start in zip(self._orders, starts, strict=True)
-                ]
-            pieces = zip(self.names, starts, stops, strict=True)
-            found.append(
-                Slice(
-                    tuple(Piece(name, start, stop) for name, start, stop in pieces if stop > start),
-                    len(own),
-                    urls_sha256([own.cast(pa.binary())]),
-                )
-            )
-            starts = stops
-        return found
+        numbers = pc.sort_indices(self.orders)
+        own = [numbers.slice(first, rows_per_shard) for first in range(0, len(numbers), rows_per_shard)]
+        return [Slice(some, urls_sha256([self.orders.take(some).cast(pa.binary())])) for some in own]
 
-    def _with_order(self, order: bytes) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The samples of this order: a run and a row in it."""
-        for name in self.names:
-            batch = read_run(self.folder / name)
-            same = pc.equal(batch.column(ORDER), pa.scalar(order, pa.large_binary()))
-            for row in pc.indices_nonzero(same).to_pylist():
-                yield batch, row
-
-    def key(self, order: bytes) -> str | None:
-        """The key of the samples of this order; None if there is none."""
-        return next((batch.column(KEY)[row].as_py() for batch, row in self._with_order(order)), None)
-
-    def origins(self, order: bytes) -> list[str]:
-        """Where the samples of this order come from, as text: the number of each, and its file."""
-        found = []
-        for batch, row in self._with_order(order):
-            origin, number = batch.column(ORIGIN)[row].as_py(), batch.column(NUMBER)[row].as_py()
-            found.append(f"sample {number:,}" + (f" ({printable(origin)})" if origin else ""))
-        return found
+    def with_order(self, order: bytes) -> Iterator[tuple[int, str, str]]:
+        """The samples of this order: the number of each, its key, and where it is from."""
+        start = 0
+        for batch in _batches_of(self.path):
+            for row in pc.indices_nonzero(pc.equal(batch.column(_ORDER), pa.scalar(order, pa.large_binary()))):
+                number = row.as_py()
+                yield start + number, batch.column(_KEY)[number].as_py(), batch.column(_ORIGIN)[number].as_py()
+            start += batch.num_rows
 
 
-class _Values:
-    """The values of an Arrow array as Python has them, for bisection."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __getitem__(self, number: int) -> bytes:
-        value: bytes = self._array[number].as_py()
-        return value
-
-
-def _orders(path: Path) -> pa.Array:
-    """In memory of their own: the run itself is not kept open."""
-    return pa.concat_arrays([read_run(path).column(ORDER), pa.array([], pa.large_binary())])
-
-
-def read_run(path: Path) -> pa.RecordBatch:
-    """The rows of a run, which stay on disk until they are used."""
+def _batches_of(path: Path) -> list[pa.RecordBatch]:
+    """The rows of a file, which stay on disk until they are used."""
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        return reader.get_batch(0)
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
 
 
-def check_keys(splits: dict[str, Runs]) -> None:
+def check_keys(splits: Mapping[str, Spooled]) -> None:
     """Raises UsageError if a key comes twice, in one split or in two; the message names both samples."""
-    orders = pa.concat_arrays([*(runs.orders for runs in splits.values()), pa.array([], pa.large_binary())])
-    if len(splits) > 1:
-        orders = orders.take(pc.sort_indices(orders))
+    orders = pa.concat_arrays([*(split.orders for split in splits.values()), pa.array([], pa.large_binary())])
+    orders = orders.take(pc.sort_indices(orders))
     if len(orders) < 2:
         return
     same = pc.indices_nonzero(pc.equal(orders.slice(1), orders.slice(0, len(orders) - 1)))
     if not len(same):
         return
     order = orders[same[0].as_py()].as_py()
-    found = [f"{origin} of {name}" for name, runs in splits.items() for origin in runs.origins(order)]
-    key = next(filter(None, (runs.key(order) for runs in splits.values())))
+    samples = [(name, *sample) for name, split in splits.items() for sample in split.with_order(order)]
+    where = [f"sample {n:,}{f' ({printable(origin)})' if origin else ''} of {name}" for name, n, _, origin in samples]
     more = f", and {len(same) - 1:,} more keys come twice" if len(same) > 1 else ""
-    raise UsageError(f"the key {key!r} comes twice: {' and '.join(found[:3])}{more}")
+    raise UsageError(f"the key {samples[0][2]!r} comes twice: {' and '.join(where[:3])}{more}")
 
 
 class ShardRows:
     """The rows of one shard, in order: the columns in one table, the files one by one."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """`batches` are slices of runs, as `pieces` cuts them."""
-        self.batches = batches
-        orders = [order for batch in batches for order in batch.column(ORDER).to_pylist()]
-        places = [(number, row) for number, batch in enumerate(batches) for row in range(batch.num_rows)]
-        self._order = sorted(range(len(orders)), key=orders.__getitem__)
-        self._places = [places[number] for number in self._order]
+    def __init__(self, batches: Sequence[pa.RecordBatch], numbers: Sequence[int], split: str) -> None:
+        """`numbers`: those of its rows among the rows of all batches."""
+        self._batches, self.split = batches, split
+        starts = [0, *accumulate(batch.num_rows for batch in batches)]
+        in_batches = [bisect_right(starts, number) - 1 for number in numbers]
+        self._places = [(place, number - starts[place]) for place, number in zip(in_batches, numbers, strict=True)]
+        self._table = self._taken([name for name in batches[0].schema.names if not name.startswith(_FILE)])
 
     @classmethod
-    def of(cls, folder: Path, pieces: Iterable[Piece]) -> ShardRows:
-        return cls(list(cut(folder, pieces)))
+    def of_job(cls, rows: bytes) -> ShardRows:
+        """The rows of which a job carries the place (`place_of`), or themselves (`to_bytes`)."""
+        if rows[:1] == b"{":
+            place = orjson.loads(rows)
+            return cls(_batches_of(Path(place["path"])), place["numbers"], place["split"])
+        with pa.ipc.open_stream(rows) as stream:
+            batches = list(stream)
+            split = stream.schema.metadata[b"split"].decode()
+        return cls(batches, range(sum(batch.num_rows for batch in batches)), split)
 
-    def table(self, schema: pa.Schema) -> pa.Table:
-        """The columns of `schema` as a table."""
-        names = schema.names
-        joined = pa.Table.from_batches([batch.select(names) for batch in self.batches]).combine_chunks()
-        return take(joined, self._order)
+    def to_bytes(self) -> bytes:
+        """The rows with their files, for a worker that does not see the spool."""
+        table = self._taken(self._batches[0].schema.names)
+        return to_stream(table.replace_schema_metadata({b"split": self.split.encode()}))
 
-    def keys(self) -> list[str]:
-        found = [key for batch in self.batches for key in batch.column(KEY).to_pylist()]
-        return [found[number] for number in self._order]
+    def as_listed(self) -> pa.Table:
+        """The rows as a list has them: `url`, other columns, the key and the split."""
+        table = self._table
+        columns = {"url": pa.nulls(table.num_rows, pa.string())}
+        columns |= {name: table[name] for name in table.schema.names if not name.startswith(_PREFIX)}
+        columns |= {KEY_COLUMN: table[_KEY], SPLIT_COLUMN: pa.repeat(pa.scalar(self.split), table.num_rows)}
+        return pa.table(columns)
 
     def files(self, count: int) -> Iterator[tuple[tuple[bytes | None, str], ...]]:
         """For each row its files, with the extensions that their names have."""
-        columns = [
-            [(batch.column(f"_file{n}"), batch.column(f"_ext{n}").to_pylist()) for n in range(count)]
-            for batch in self.batches
-        ]
-        if count == 1:
-            alone = [of_batch[0] for of_batch in columns]
-            for number, row in self._places:
-                files, exts = alone[number]
-                yield ((files[row].as_py(), exts[row] or ""),)
-            return
-        for number, row in self._places:
-            yield tuple((files[row].as_py(), exts[row] or "") for files, exts in columns[number])
+        columns = [self._files(n) for n in range(count)]
+        return zip(*columns, strict=True)
+
+    def _files(self, n: int) -> Iterator[tuple[bytes | None, str]]:
+        in_batches = [batch.column(f"{_FILE}{n}") for batch in self._batches]
+        exts = self._table[f"{_EXT}{n}"].to_pylist()
+        for (place, row), ext in zip(self._places, exts, strict=True):
+            yield in_batches[place][row].as_py(), ext or ""
+
+    def _taken(self, names: Sequence[str]) -> pa.Table:
+        """The columns of these names; of a batch nothing is read but the rows of the shard."""
+        by_place = sorted(range(len(self._places)), key=self._places.__getitem__)
+        rows_of: dict[int, list[int]] = {}
+        for place, row in sorted(self._places):
+            rows_of.setdefault(place, []).append(row)
+        taken = [self._batches[place].select(names).take(pa.array(rows)) for place, rows in rows_of.items()]
+        in_order = sorted(range(len(by_place)), key=by_place.__getitem__)
+        return take(pa.Table.from_batches(taken), in_order)
 
 
-def cut(folder: Path, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """The rows of `pieces`."""
-    for piece in pieces:
-        yield read_run(folder / piece.run).slice(piece.start, piece.stop - piece.start)
+def place_of(path: Path, rows: Slice, split: str) -> bytes:
+    """The place of the rows of a shard, for workers that see the spool."""
+    return orjson.dumps({"path": str(path), "numbers": rows.numbers.to_pylist(), "split": split})
 
 
-def pieces_to_json(pieces: Iterable[Piece]) -> list[list[Any]]:
-    return [[piece.run, piece.start, piece.stop] for piece in pieces]
+def to_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
 
 
-def pieces_of(found: Iterable[Sequence[Any]]) -> list[Piece]:
-    return [Piece(str(run), int(start), int(stop)) for run, start, stop in found]
-
-
-def record(folder: Path, splits: dict[str, Any]) -> None:
+def record(folder: Path, splits: Mapping[str, Any]) -> None:
     """Record that the samples of all splits are there: `splits` is what `recorded` returns."""
     temporary = folder / "done.tmp"
     temporary.write_text(json.dumps(splits), encoding="utf-8")
@@ -286,10 +245,14 @@ def record(folder: Path, splits: dict[str, Any]) -> None:
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """The record that `record` has written, if all runs that it names are there."""
+    """The record that `record` has written, if the files of all splits are there."""
     try:
         found: dict[str, Any] = json.loads((folder / "done").read_text(encoding="utf-8"))
-        runs = [folder / name / run for name, split in found["splits"].items() for run in split["runs"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        files = [path_of(folder, name) for name in found["splits"]]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if all(run.is_file() for run in runs) else None
+    return found if all(file.is_file() for file in files) else None
+
+
+def path_of(folder: Path, split: str) -> Path:
+    return folder / f"{split}.arrow"

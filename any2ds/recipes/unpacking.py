@@ -183,37 +183,30 @@ class _Unpacking:
 
     def make_links(self) -> None:
         """Each leads straight to a file or folder of the archive, through no other link."""
-        targets = {link: self._target(link) for link in self._links}
-        for link, target in targets.items():
+        for link in self._links:
+            target = self._target(link)
             beside = os.path.relpath(self.folder.joinpath(*target), self.folder.joinpath(*link[:-1]))
             os.symlink(beside, self.folder.joinpath(*link), target_is_directory=target in self._folders)
 
     def _target(self, link: _Parts) -> _Parts:
         """The file or folder of the archive that a link leads to. Raises _Refused if there is none."""
         shown = "/".join(link)[:200]
-        path: list[str] = []
-        rest = list(reversed(self._links[link]))
+        path: _Parts = ()
+        rest = list(self._links[link])
         followed = 0
         while rest:
-            part = rest.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                if not path:
-                    raise _Refused(f"the link {shown!r} leads out of the archive")
-                path.pop()
-                continue
-            path.append(part)
-            further = self._links.get(tuple(path))
-            if further is not None:
+            part = rest.pop(0)
+            if part == ".." and not path:
+                raise _Refused(f"the link {shown!r} leads out of the archive")
+            path = path[:-1] if part == ".." else path if part in ("", ".") else (*path, part)
+            if path in self._links:
                 followed += 1
-                if followed > _MOST_LINKS:
-                    raise _Refused(f"the link {shown!r} leads through more than {_MOST_LINKS} links")
-                path = []
-                rest += reversed(further)
-            elif tuple(path) not in self._folders and (rest or tuple(path) not in self._files):
+                path, rest = (), [*self._links[path], *rest]
+            elif path not in self._folders and (rest or path not in self._files):
                 raise _Refused(f"the link {shown!r} leads to {'/'.join(path)[:200]!r}, which is not in the archive")
-        return tuple(path)
+            if followed > _MOST_LINKS:
+                raise _Refused(f"the link {shown!r} leads through more than {_MOST_LINKS} links")
+        return path
 
     def _make_folders(self, parts: _Parts, name: str) -> None:
         for length in range(1, len(parts) + 1):

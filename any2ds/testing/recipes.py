@@ -172,21 +172,6 @@ class RecipeTestCase(unittest.TestCase):
             if "://" in url:
                 self.assertIn(url, known, f"{CHECKSUMS} lacks it: any2ds build --register_checksums adds it")
 
-    def check_reading(self) -> None:
-        """A built dataset is read back by `any2ds.load`, and by Grain and TensorFlow Datasets if they are installed."""
-        recipe = next(self._recipes())
-        has_grain, has_tfds = map(importlib.util.find_spec, ("grain", "tensorflow_datasets"))
-        with self._built(recipe) as folder:
-            source = any2ds.load(folder)
-            self.assertEqual(set(recipe.info().features), set(recipe.info().features) & set(source[0]))
-            if has_grain:
-                import grain
-
-                self.assertEqual(len(source), len(list(grain.MapDataset.source(source))))
-        if has_tfds and importlib.util.find_spec("array_record"):
-            with self._built(self._another(recipe), output_format="arrayrecord") as folder:
-                _read_with_tfds(self, folder)
-
     # --- how ---
 
     def _check_overlap(self, samples: Iterable[Sequence[Any]]) -> None:
@@ -295,16 +280,3 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_comparable(each) for each in value]
     return None if value in ("", 0, b"", False) else value
-
-
-def _read_with_tfds(test: unittest.TestCase, folder: str) -> None:
-    import tensorflow_datasets as tfds  # type: ignore[import-not-found,unused-ignore]
-
-    builder = tfds.builder_from_directory(folder)
-    found = _recipe_file(folder)
-    test.assertEqual({split.name for split in found.splits}, set(builder.info.splits))
-    for split in found.splits:
-        if split.rows:
-            source = builder.as_data_source(split=split.name)
-            test.assertEqual(len(any2ds.load(folder, split=split.name)), len(source))
-            test.assertEqual(set(found.features), set(source[0]))

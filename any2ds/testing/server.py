@@ -26,18 +26,13 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from any2ds.core.errors import MissingExtra
-from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step, content_type_of
+from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step
 from any2ds.testing.processes import LONG
-
-if TYPE_CHECKING:
-    from any2ds.testing.http2 import Answer, Question
 
 Script = Mapping[str, Sequence[str]]
 """Path below the folder -> what its requests get, one entry each; the last entry repeats."""
@@ -61,6 +56,8 @@ class Request:
 
 class Server:
     """A running server. What it saw can be read from any thread, also after it was closed."""
+
+    alpn: Sequence[str] = ("http/1.1",)  # protocols that it offers in the TLS handshake
 
     def __init__(self, folder: Path, script: Script, host: str, port: int, ca_file: str | None) -> None:
         self.folder = folder.resolve()
@@ -109,39 +106,29 @@ class Server:
     def _greeted(self, *_: object) -> None:
         self.handshakes += 1
 
-    def _check_http2(self) -> None:
-        from any2ds.testing.http2 import FAULTS
+    def _protocols(self, http1: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        """What makes the protocol of a new connection; for servers that know another one besides `http1`."""
+        return http1
 
-        if self.ca_file is None:
-            raise ValueError("HTTP/2 is agreed on in the TLS handshake: it needs tls=True")
-        asked = {step.fault.name for steps in self._script.values() for step in steps}
-        if unknown := asked - FAULTS:
-            raise ValueError(f"not over HTTP/2: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
+    def _abort(self) -> None:
+        """Cut the connections that another protocol than `http1` has."""
 
-    def _start(self, listener: socket.socket, tls: ssl.SSLContext | None, http2: bool) -> None:
+    def _start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(listener, tls, http2, ready)), name="any2ds-server", daemon=True
+            target=lambda: asyncio.run(self._run(listener, tls, ready)), name="any2ds-server", daemon=True
         )
         self._thread.start()
         ready.result()
 
-    async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, http2: bool, ready: Future[None]) -> None:
+    async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop, self._released = asyncio.Event(), asyncio.Event()
         # Cancellation on disconnect is what ends the answers that never end by themselves.
         web_server = web.Server(
             self._handle, handler_cancellation=True, access_log=None, max_line_size=1 << 16, max_field_size=1 << 16
         )
-        http2_connections: set[asyncio.Transport] = set()
-
-        def negotiating() -> asyncio.Protocol:
-            from any2ds.testing.http2 import Http2Connection, Negotiating
-
-            return Negotiating(web_server, lambda: Http2Connection(self._ask, http2_connections))
-
-        begin: Callable[[], asyncio.Protocol] = negotiating if http2 else web_server
-        acceptor = await self._loop.create_server(begin, sock=listener, ssl=tls, backlog=4096)
+        acceptor = await self._loop.create_server(self._protocols(web_server), sock=listener, ssl=tls, backlog=4096)
         ready.set_result(None)
         await self._stop.wait()
         # Connections that wait to be accepted come through first: asyncio leaks those that are half accepted at close.
@@ -151,8 +138,7 @@ class Server:
         for connection in web_server.connections:
             if connection.transport is not None:
                 connection.transport.abort()
-        for transport in list(http2_connections):
-            transport.abort()
+        self._abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.lstrip("/")
@@ -174,18 +160,6 @@ class Server:
             return response
         finally:
             self._concurrent -= 1
-
-    def _ask(self, question: Question) -> Answer:
-        """The answer to a request over HTTP/2."""
-        from any2ds.testing.http2 import Answer
-
-        path = unquote(question.target.partition("?")[0]).lstrip("/")
-        headers = CIMultiDict(question.headers)
-        step = self._record(
-            Request(path, question.target, question.method, headers, question.port, time.monotonic(), "2")
-        )
-        file = self._find(path)
-        return Answer(step, file.read_bytes() if file else None, content_type_of(file))
 
     def _record(self, request: Request) -> Step:
         with self._arrived:
@@ -216,44 +190,38 @@ def serve(  # the public options, by keyword
     port: int = 0,
     tls: bool = False,
     flaw: str = "",
-    http2: bool = False,
+    kind: type[Server] = Server,
 ) -> Iterator[Server]:
     """Serve `folder` from a thread of its own; at the end all connections are cut and the thread is gone.
 
     Port 0 takes a free one. `tls` makes a certificate for the run; `server.ca_file` is what a client then has to
-    trust, and `flaw` one of `certificate.FLAWS`. `http2` offers HTTP/2 too, which needs `tls` and knows but the faults
-    in `http2.FAULTS`. Raises ValueError for a script that makes no sense, OSError if the port is taken, and
-    MissingExtra without the libraries for TLS and HTTP/2 (`pip install any2ds[testing]`).
+    trust, and `flaw` one of `certificate.FLAWS`. `kind` is the class of the server. Raises ValueError for a script that
+    makes no sense, OSError if the port is taken, and MissingExtra without the library for TLS
+    (`pip install any2ds[testing]`).
     """
     with ExitStack() as stack:
         context, ca_file = None, None
         if tls:
-            context, ca_file = _tls(host, Path(stack.enter_context(tempfile.TemporaryDirectory())), flaw, http2)
+            context, ca_file = _tls(host, Path(stack.enter_context(tempfile.TemporaryDirectory())), flaw)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=4096))
-        server = Server(Path(folder), script or {}, host, listener.getsockname()[1], ca_file)
+        server = kind(Path(folder), script or {}, host, listener.getsockname()[1], ca_file)
         if context is not None:
             context.sni_callback = server._greeted
-        if http2:
-            server._check_http2()
-        server._start(listener, context, http2)
+            context.set_alpn_protocols(server.alpn)
+        server._start(listener, context)
         try:
             yield server
         finally:
             server.close()
 
 
-def _tls(host: str, folder: Path, flaw: str, http2: bool) -> tuple[ssl.SSLContext, str]:
+def _tls(host: str, folder: Path, flaw: str) -> tuple[ssl.SSLContext, str]:
     try:
         from any2ds.testing.certificate import make_certificate
-
-        if http2:
-            import any2ds.testing.http2  # noqa: F401 - said here, in the caller's thread, if its library is missing
     except ModuleNotFoundError as error:
         raise MissingExtra("a test server with TLS", "testing") from error
-    context, ca_file = make_certificate(host, folder, flaw)
-    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
-    return context, ca_file
+    return make_certificate(host, folder, flaw)
 
 
 def main() -> None:

@@ -75,5 +75,10 @@ def test_a_preset_is_given_by_its_own_names() -> None:
 
 
 def test_a_build_has_the_options_of_its_dataset_alone() -> None:
-    given = {"recipe": ("r.py", "call"), "pdb": ("True", "call"), "imports": ("m", "call"), "timeout": ("5", "call")}
+    given = {
+        "recipe": ("r.py", "call"),
+        "overwrite": ("True", "call"),
+        "imports": ("m", "call"),
+        "timeout": ("5", "call"),
+    }
     assert build_command("flowers", given, "data") == "any2ds build flowers --data_dir=data --imports=m --timeout=5"

@@ -15,7 +15,6 @@ from any2ds.testing.server import serve
 from tests.support.flowers import picture
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
-OF_BEAM = ("numbers_beam",)  # which tests/cluster runs
 
 
 def passes(folder: Path) -> None:
@@ -38,15 +37,14 @@ def passes_without_extras(test: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_EXTRAS, str(test)]
     done = subprocess.run(command, cwd=test.parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ran 6 tests" in done.stderr
+    assert "Ran 5 tests" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", [path for path in sorted(RECIPES.iterdir()) if path.is_dir()], ids=lambda p: p.name)
 def test_a_shipped_recipe_passes_its_test(folder: Path) -> None:
-    assert (folder / "dummy_data").is_dir() or folder.name in OF_BEAM
-    if folder.name not in OF_BEAM:
-        passes(folder)
+    assert (folder / "dummy_data").is_dir()
+    passes(folder)
 
 
 def test_a_new_recipe_passes_its_test_and_unittest_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,18 +127,6 @@ def test_a_duplicate_names_both_files(tmp_path: Path) -> None:
     samples = [("same", {"image": tmp_path / f"{name}.png"}) for name in ("a", "b")]
     with pytest.raises(UsageError, match=r"sample 0 \(.*a\.png\) of train and sample 1 \(.*b\.png\) of train"):
         build(one_split(samples, image=any2ds.Image()), tmp_path)
-
-
-def test_a_debugger_is_entered_where_the_error_happened(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(
-        'import any2ds\n\n\nclass Broken(any2ds.Recipe):\n    """Text."""\n\n    def info(self):\n'
-        '        return any2ds.Info({"text": any2ds.Text()})\n\n    def splits(self, dl):\n'
-        '        culprit = "a row"\n        raise KeyError(culprit)\n'
-    )
-    command = [sys.executable, "-m", "any2ds", "build", str(tmp_path / "broken.py"), f"--data_dir={tmp_path}", "--pdb"]
-    done = subprocess.run(command, input="p culprit + '!'\nq\n", capture_output=True, text=True, check=False)
-    assert "(Pdb) 'a row!'" in done.stdout
-    assert done.returncode == 1
 
 
 def test_what_people_put_beside_a_dataset_stays_when_it_is_made_anew(tmp_path: Path) -> None:

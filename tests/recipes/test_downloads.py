@@ -3,10 +3,9 @@
 import gzip
 import io
 import json
-import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import any2ds
 from any2ds.cli import run
 from any2ds.core.errors import RunError, UsageError
 from any2ds.testing.server import Server, serve
-from tests.run.reporters.conftest import Terminal, terminal
+from tests.run.reporters.conftest import terminal
 from tests.support.downloads import Downloads
 from tests.support.flowers import build, picture
 
@@ -129,17 +128,6 @@ def test_what_has_no_checksum_is_a_note_on_the_command_line(
     assert notes().startswith("note: table:1.0.0 is there already, in ")
     (tmp_path / "checksums.tsv").write_text("something else\n")
     assert "line 1: expected url, size, sha256, file name" in notes("--overwrite", exit_code=2)
-
-
-def test_a_terminal_shows_how_far_downloads_are(
-    served: Server, tmp_path: Path, terminal: Callable[..., Terminal]
-) -> None:
-    (tmp_path / "table.py").write_text(TABLE.format(url=served.url("table.csv.gz")))
-    options = [f"--data_dir={tmp_path}/data", f"--download_dir={tmp_path}/cache", "--noreport"]
-    shown = terminal(["build", str(tmp_path / "table.py"), *options])
-    left = shown.end()
-    assert re.search(rb"table: [01] of 1 files, ", shown.raw)
-    assert not [line for line in left if "of 1 files" in line]
 
 
 # --- rows with URLs ---

@@ -33,6 +33,7 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.contract import Fetcher
 from any2ds.fetch.policy import rules
 from any2ds.testing.server import serve
+from tests.support.http2 import serve_http2
 
 BODY = bytes(range(256)) * 400
 SECRET = "s3cret"
@@ -99,7 +100,7 @@ FINAL: Mapping[str, str] = {
 }
 _LONG = 100.0  # seconds, for what takes few: a bound on waiting that no machine is too busy for
 _LIMIT = 1_000_000  # bytes of a body, in the test of these
-# Over HTTP/2 (see `http2.FAULTS`) -> the codes that may come of it.
+# Over HTTP/2 -> the codes that may come of it.
 OVER_HTTP2: Mapping[str, tuple[str, ...]] = {
     "404": ("http_404",),
     "503": ("http_503",),
@@ -674,7 +675,7 @@ class WebFetcherContract(FetcherContract):
 
     def test_http2_is_spoken_where_it_is_offered(self, tmp_path: Path) -> None:
         with (
-            serve(self.folder(tmp_path), tls=True, http2=True) as server,
+            serve_http2(self.folder(tmp_path)) as server,
             _environment("SSL_CERT_FILE", server.ca_file),
         ):
             found = self.fetch([server.url("a.jpg"), server.url("b.txt")] * 50)
@@ -688,7 +689,7 @@ class WebFetcherContract(FetcherContract):
         seen = {}
         for fault, expected in OVER_HTTP2.items():
             timeout = 1 if "timeout_total" in expected else _LONG
-            with serve(tmp_path, {"a.jpg": [fault]}, tls=True, http2=True) as server:
+            with serve_http2(tmp_path, {"a.jpg": [fault]}) as server:
                 with _environment("SSL_CERT_FILE", server.ca_file):
                     seen[fault] = self.code(server.url("a.jpg"), timeout=timeout)
                 assert {request.version for request in server.requests} == {"2"}

@@ -23,8 +23,6 @@ COUNT = 24  # samples, each of two files
 HELD = {"10.bin": ["hold"], "41.bin": ["hold"]}  # of samples 5 and 20, one of each split
 
 _HEAD = """
-import urllib.request
-
 import any2ds
 
 BASE = {base!r}
@@ -44,25 +42,11 @@ ROWS = """
         columns = {"first": "a", "second": "b"}
         return {"train": any2ds.UrlRows(rows[:16], columns), "test": any2ds.UrlRows(rows[16:], columns)}
 """
-BEAM = """
-    def splits(self, dl):
-        import apache_beam as beam
-
-        return {
-            "train": beam.Create(range(16)) | beam.Map(example, BASE),
-            "test": beam.Create(range(16, 24)) | beam.Map(example, BASE),
-        }
-
-
-def example(n, base):
-    read = [urllib.request.urlopen(f"{base}{number}.bin").read() for number in (2 * n, 2 * n + 1)]
-    return n, {"first": read[0], "second": read[1], "number": n}
-"""
 
 
 @dataclass(frozen=True)
 class KilledBuild:
-    """`splits` are ROWS or BEAM; `data_dir` may be a URL."""
+    """`splits` is the code of them; `data_dir` may be a URL."""
 
     server: Server  # of 48 files
     folder: Path  # for the recipe

@@ -24,6 +24,7 @@ import requests
 from any2ds.core.errors import MissingExtra
 from any2ds.testing.certificate import FLAWS
 from any2ds.testing.server import Server, serve
+from tests.support.http2 import serve_http2
 from tests.support.params import sampled
 
 PICTURE = b"\xff\xd8\xff\xe0 not really a picture " * 100
@@ -291,18 +292,16 @@ class TestTls:
             assert curl_error(server.url("a.jpg"), SSL_VERIFYPEER=0, SSL_VERIFYHOST=0) == 0
             assert server.handshakes == 2
 
-    @pytest.mark.parametrize("library", ["cryptography", "h2.config"])
-    def test_a_missing_library_is_said(self, folder: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-        for name in ("certificate", "http2"):
-            monkeypatch.delitem(sys.modules, f"any2ds.testing.{name}", raising=False)
-        monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(MissingExtra, match=r"any2ds\[testing\]"), serve(folder, tls=True, http2=True):
+    def test_a_missing_library_is_said(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(sys.modules, "any2ds.testing.certificate", raising=False)
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+        with pytest.raises(MissingExtra, match=r"any2ds\[testing\]"), serve(folder, tls=True):
             pass
 
 
 class TestHttp2:
     def test_it_is_agreed_on_in_the_handshake(self, folder: Path) -> None:
-        with serve(folder, {"a.jpg": ["404:x-why=gone", "ok"]}, tls=True, http2=True) as server:
+        with serve_http2(folder, {"a.jpg": ["404:x-why=gone", "ok"]}) as server:
             for version in (pycurl.CURL_HTTP_VERSION_2TLS, pycurl.CURL_HTTP_VERSION_1_1):
                 assert curl_error(server.url("a.jpg"), CAINFO=server.ca_file, HTTP_VERSION=version) == 0
             assert get(server.url("a.jpg"), verify=server.ca_file).content == PICTURE
@@ -312,16 +311,11 @@ class TestHttp2:
     def test_bodies_bigger_than_the_windows_arrive(self, folder: Path) -> None:
         body = bytes(range(256)) * 100_000
         (folder / "big").write_bytes(body)
-        with serve(folder, tls=True, http2=True) as server:
+        with serve_http2(folder) as server:
             received = bytearray()
             assert curl_error(server.url("big"), CAINFO=server.ca_file, WRITEFUNCTION=received.extend) == 0
             assert server.requests[0].version == "2"
         assert received == body
-
-    @pytest.mark.parametrize("options", [{"http2": True}, {"http2": True, "tls": True, "script": {"a.jpg": ["drip"]}}])
-    def test_what_cannot_be_is_refused_at_once(self, folder: Path, options: dict[str, object]) -> None:
-        with pytest.raises(ValueError, match="HTTP/2"), serve(folder, **options):  # type: ignore[arg-type]
-            pass
 
 
 class TestClosing:

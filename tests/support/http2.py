@@ -1,25 +1,25 @@
-"""HTTP/2 for the test server: a connection answers with those faults that make sense there.
-
-It needs the library `h2`.
-"""
+"""The test server over HTTP/2: a connection answers with those faults that make sense there."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import RequestReceived, StreamReset
 from h2.exceptions import ProtocolError
+from multidict import CIMultiDict
 
-from any2ds.testing.faults import Step
-
-FAULTS = frozenset({"ok", "NUMBER", "timeout", "stall", "hangup", "reset", "truncated", "long-header"})
-"""The names of `faults.py` that can be had over HTTP/2; `reset` resets the stream, not the connection."""
+from any2ds.testing.faults import Step, content_type_of
+from any2ds.testing.server import Request, Script, Server, serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,34 @@ class _Sending:
 
     rest: memoryview
     end: Callable[[int], None]
+
+
+class Http2Server(Server):
+    """A server that offers HTTP/2 besides HTTP/1.1, in the TLS handshake."""
+
+    alpn = ("h2", "http/1.1")
+
+    def _protocols(self, http1: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        self._connections: set[asyncio.Transport] = set()
+        return lambda: Negotiating(http1, lambda: Http2Connection(self._ask, self._connections))
+
+    def _abort(self) -> None:
+        for transport in list(self._connections):
+            transport.abort()
+
+    def _ask(self, question: Question) -> Answer:
+        path = unquote(question.target.partition("?")[0]).lstrip("/")
+        headers = CIMultiDict(question.headers)
+        step = self._record(
+            Request(path, question.target, question.method, headers, question.port, time.monotonic(), "2")
+        )
+        file = self._find(path)
+        return Answer(step, file.read_bytes() if file else None, content_type_of(file))
+
+
+def serve_http2(folder: Path, script: Script | None = None) -> AbstractContextManager[Server]:
+    """Serve `folder` over TLS, with HTTP/2."""
+    return serve(folder, script, tls=True, kind=Http2Server)
 
 
 class Negotiating(asyncio.Protocol):

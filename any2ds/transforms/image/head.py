@@ -1,6 +1,7 @@
 """The header of an image, read without decoding it: kind, size, profile, EXIF; of a JPEG also whether it is complete.
 
-JPEG is read here, as decoders do not agree on what is cut off; Pillow opens the other kinds (`decode.py`). Sources: ITU-T T.81 B.1 (JPEG), ICC.1 B.4 (profiles in it), PNG 3rd edition 5.
+JPEG is read here, as decoders do not agree on what is cut off; Pillow opens the other kinds (`decode.py`). Sources:
+ITU-T T.81 B.1 (JPEG), ICC.1 B.4 (profiles in it), PNG 3rd edition 5.
 """
 
 from __future__ import annotations

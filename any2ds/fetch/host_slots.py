@@ -190,6 +190,8 @@ class HostSlots:
         now = time.monotonic()
         if now - self._used_since.get(slot, now) > _TENURE:
             del self._used_since[slot]
+            if len(self._resting) >= _REMEMBERED:
+                self._resting.clear()
             self._resting[slot] = now + _REST
 
     def _acquire_slot(self, file: int, first: int, limit: int) -> tuple[int | None, float]:

@@ -92,7 +92,7 @@ def _parsed(text: str) -> ast.expr:
     condition = ast.parse(_TOKEN.sub(as_python, text).strip(), mode="eval").body
     for node in ast.walk(condition):
         if isinstance(node, ast.Name):
-            node.id = names[node.id]
+            node.id = names.get(node.id, node.id)
     return condition
 
 

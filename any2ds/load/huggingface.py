@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from any2ds.load.decode import MODES
 from any2ds.load.libraries import imported, kind_of_files
 from any2ds.load.metadata import dataset_of
 from any2ds.load.shards import ShardSet
+from any2ds.storage.reading import version_of
 from any2ds.writers.formats._huggingface import STORAGE
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class _Shape:
     # The form of each file, `_TEXT` or `_MEDIA` (else it stays bytes), by the names that lead to it, with the
     # column of its extension, "" if there is none.
     files: Mapping[tuple[str, ...], tuple[str, str]]
-    samples: int = 0  # fingerprint of the source, which itself knows when files of this machine were written
+    version: str = ""  # of the shards
     # Columns of times in nanoseconds, some of which are texts: that library copies them as scalars of Arrow.
     nanoseconds: Mapping[str, pa.DataType] = field(default_factory=dict)
 
@@ -69,7 +71,7 @@ def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[
         read = source.undecoded(*(("key", *exts) if exts else ()), with_features=True)
         if not streaming:
             nanoseconds = {name: type for name, type in source.features.items() if _has_nanoseconds(type)}
-            shape = replace(shape, samples=source.fingerprint, nanoseconds=nanoseconds)
+            shape = replace(shape, version=_version(shards), nanoseconds=nanoseconds)
         is_shared_out = streaming or options.get("num_proc")
         parts = read.shards if is_shared_out and len(read) else [read]  # else in the order of the source
         given = {"shards": parts, "shape": shape}
@@ -235,3 +237,14 @@ def _is_media(feature: Any) -> bool:
     while isinstance(feature, datasets.List):
         feature = feature.feature
     return isinstance(feature, (datasets.Image, datasets.Audio, datasets.Video))
+
+
+def _version(shards: ShardSet) -> str:
+    """Another one when a shard was made again: that library knows a dataset in its cache by what it is made with."""
+    names = {*shards.names, *shards.tables}
+    digest = hashlib.sha256()
+    for info in sorted(shards.folder.listed(), key=lambda info: str(info["name"])):
+        name = str(info["name"]).rstrip("/").rpartition("/")[2]
+        if name in names:
+            digest.update(f"{name} {info.get('size')} {version_of(info)}\n".encode())
+    return digest.hexdigest()

@@ -129,7 +129,7 @@ def load(  # the public options, by keyword
     except ValueError as error:
         raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
-    schema = schema_of(shards)
+    schema = schema_of(shards, is_lenient)
     foreign = None
     if schema is None:  # other tools' tar files
         stored = OpenShards(shards, Fields(), copies)

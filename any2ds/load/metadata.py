@@ -29,14 +29,15 @@ _SHARDS_AT_ONCE = 1000
 _IS_STORED = pc.field("status") == SUCCESS
 
 
-def schema_of(shards: ShardSet) -> pa.Schema | None:
+def schema_of(shards: ShardSet, is_lenient: bool = False) -> pa.Schema | None:
     """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
 
-    Raises DamagedShard.
+    Raises DamagedShard; if `is_lenient`, for the metadata of all shards only: the next ones are read.
     """
     if not shards.names or not all(shards.tables[number] for number in (0, -1)):
         return None
-    schemas = [_schema_of_shard(shards, number) for number in sorted({0, len(shards) - 1})]
+    numbers = range(len(shards))
+    schemas = [_first_schema(shards, order, is_lenient) for order in (numbers, numbers[::-1])[: len(shards)]]
     if shards.added is not None:  # neither of these shards may have them
         schemas.append(shards.added)
     try:
@@ -45,11 +46,19 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
         raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
 
 
-def _schema_of_shard(shards: ShardSet, number: int) -> pa.Schema:
-    with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
-        schema = pq.read_schema(file)
-    bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
-    return pa.schema([field for field in schema if field.name not in bodies])
+def _first_schema(shards: ShardSet, order: range, is_lenient: bool) -> pa.Schema:
+    """The columns of the first of these shards, or the first whose metadata can be read. Raises DamagedShard."""
+    for number in order:
+        try:
+            with translated(shards, number), shards.folder.open(shards.tables[number]) as file:
+                schema = pq.read_schema(file)
+        except DamagedShard:
+            if not is_lenient or number == order[-1]:
+                raise
+        else:
+            bodies = body_columns(schema) if shards.tables[number] == shards.names[number] else []
+            return pa.schema([field for field in schema if field.name not in bodies])
+    raise AssertionError
 
 
 def dataset_of(shards: ShardSet, schema: pa.Schema, numbers: range | None = None) -> pads.FileSystemDataset:

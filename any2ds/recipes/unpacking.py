@@ -192,16 +192,17 @@ class _Unpacking:
         """The file or folder of the archive that a link leads to. Raises _Refused if there is none."""
         shown = "/".join(link)[:200]
         path: _Parts = ()
-        rest = list(self._links[link])
+        rest = list(reversed(self._links[link]))
         followed = 0
         while rest:
-            part = rest.pop(0)
+            part = rest.pop()
             if part == ".." and not path:
                 raise _Refused(f"the link {shown!r} leads out of the archive")
             path = path[:-1] if part == ".." else path if part in ("", ".") else (*path, part)
             if path in self._links:
                 followed += 1
-                path, rest = (), [*self._links[path], *rest]
+                rest += reversed(self._links[path])
+                path = ()
             elif path not in self._folders and (rest or path not in self._files):
                 raise _Refused(f"the link {shown!r} leads to {'/'.join(path)[:200]!r}, which is not in the archive")
             if followed > _MOST_LINKS:

@@ -153,7 +153,7 @@ def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     folder = _name(facts.found.output_folder) if facts.recipe is None else facts.recipe.full_name.partition(":")[0]
     name = wanted.pretty_name or str(header.get("pretty_name") or "") or folder
     own = _header(facts, wanted, name)
-    kept = {field: value for field, value in header.items() if field not in _REMADE}
+    kept = {field: value for field, value in header.items() if field not in _REMADE or field in own}
     if wanted.license:
         kept.pop("license_name", None)
     tags = [*own["tags"], *(tag for tag in kept.get("tags") or () if isinstance(tag, str))]

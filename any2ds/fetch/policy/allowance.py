@@ -37,7 +37,9 @@ class Allowance:
 
     def __init__(self, size: float, most: float) -> None:
         self.size, self.most = min(size, most), most
-        self.fruitless = 0  # cuts without any answer but refusals in between
+        self.fruitless = 0  # rounds of refusals without any answer in between
+        self._is_outage = False  # the first of them in a while
+        self._refused_until = float("-inf")  # the last of them
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
         self._rise = 0.0  # growth in a round trip beyond that
         self._grown = 0  # answers since it was last changed
@@ -109,10 +111,13 @@ class Allowance:
         if not self._answers:
             self.fruitless += 1
             if self.fruitless == 1:
-                self._cut(now, in_flight)
-            else:  # that it goes on to refuse everything does not say how much it bears: only the pause gets longer
+                self._is_outage = now >= self._refused_until + _REMEMBERED
+            self._refused_until = now
+            if self.fruitless > 1 and self._is_outage:  # which says nothing of how much it bears: only the pause grows
                 self.size = min(self.size, 1.0)
                 self._count_from(now)
+            else:
+                self._cut(now, in_flight)
             return _FIRST_PAUSE * _LONGER ** (self.fruitless - 1)
         share = self._refusals / (self._answers + self._refusals)
         answered = min(self.size, in_flight + 1.0) * (1 - share)

@@ -33,6 +33,7 @@ _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and 
 _REFUSALS, _REFUSALS_UNASKED = 5, 10
 _PAUSES = 5  # after which files that were refused while others were answered are refused for their own sake; 6 s
 _AT_THE_SAME_TIME = 0.5  # seconds
+_RETESTED = 3  # files in a row that were refused once and then answered
 _DOWN = 60.0  # seconds until a host that is down is asked again
 _FEW_TIMEOUTS = 3  # up to here they prove nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
@@ -71,10 +72,10 @@ class Host:
         self.gated = False  # its rows are subject to robots.txt
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self.silent = True  # it has not answered lately, or not after the last timeout
-        self._retests_pay = False  # it has refused everything, and then answered what it had refused
+        self._retested = 0  # rows that it has answered, of those that it had refused when it refused everything
         self._answered_from = -math.inf  # when the last transfer was started that it has answered
-        self._silence = 0  # timeouts of later ones
-        self._doubted_at = -math.inf  # when it had fallen silent after answers
+        self._is_out = False  # it has refused a transfer that was started later, too
+        self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
         self.policy = policy
@@ -104,17 +105,18 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self.allowance.size
 
-    def puts_first(self, attempt: Attempt) -> bool:
+    def retest(self, attempt: Attempt) -> bool:
         """Whether a row that it has refused comes before its other rows.
 
         A server that makes each file when it is asked for may answer 503 in the meantime. So while everything is
-        refused, such a row is the next to be tried, at no cost of its own. If that is answered, all of them come first,
-        and what is refused for the first time says nothing of the host.
+        refused, such a row is the next to be tried, and that does not count. Once some are answered in a row, all of
+        them come first, and what is refused for the first time says nothing of the host.
         """
-        fruitless = self.allowance.fruitless
-        if 0 < fruitless < _PAUSES and not attempt.deferrals:  # which cost nothing anyway
+        others_are_first = bool(self.queue) and self.queue[0].was_refused
+        is_tried = 0 < self.allowance.fruitless < _PAUSES and not others_are_first
+        if is_tried and not attempt.deferrals:  # which do not count anyway
             attempt.number = max(1, attempt.number - 1)
-        return fruitless > 0 or self._retests_pay
+        return is_tried or self._retested >= _RETESTED
 
     def may_start(self, now: float) -> bool:
         """Whether a transfer may start, as far as this process is concerned."""
@@ -137,39 +139,39 @@ class Host:
             self.not_before = self._started + self.delay
 
     def learn(self, outcome: Payload | Failure, now: float, started: float, failed_from: float = math.inf) -> None:
-        """Take into account how a transfer ended that was started at this time; and when the first
-        attempt was that failed."""
-        if now - self._counted_from > _MEMORY:
-            self._answers //= 2
-            self._timeouts //= 2
+        """Take into account how a transfer ended that was started at this time, and whose row failed first in one that
+        was started at `failed_from`."""
+        if (passed := now - self._counted_from) > _MEMORY:
+            halvings = min(60, int(passed / _MEMORY))
+            self._answers >>= halvings
+            self._timeouts >>= halvings
             self._counted_from = now
         code = "" if isinstance(outcome, Payload) else outcome.code
         if isinstance(outcome, Payload) or code not in _TROUBLE:
             self._silence = 0
             self._answers += 1
             self.silent = False
-            if self.allowance.fruitless:
-                self._retests_pay = failed_from < started
+            self._is_out = False
+            is_retest = failed_from < started and (self._retested > 0 or self.allowance.fruitless > 0)
+            self._retested = self._retested + 1 if is_retest else 0
             self._answered_from = max(self._answered_from, started)
             self.allowance.answered(now, started)
         elif code in TIMEOUTS:
-            self._learn_timeout(outcome, now, started, failed_from)
+            self._learn_timeout(outcome, now, started)
         else:
             self._learn_refusal(outcome, now, started, failed_from)
-
-    def _answered_beside(self, failed_from: float) -> bool:
-        """Whether it has answered transfers that were started with, or after, one that failed."""
-        return failed_from < self._answered_from + _AT_THE_SAME_TIME
 
     def _learn_refusal(self, refusal: Failure, now: float, started: float, failed_from: float) -> None:
         allowance, asked = self.allowance, refusal.retry_after
         self._silence = 0
         if failed_from < started:
-            self._retests_pay = False
+            self._retested = 0
         self.silent = not self._answers
-        is_bad_file = allowance.fruitless >= _PAUSES and self._answered_beside(failed_from)
-        if (self._retests_pay or is_bad_file) and refusal.code == "http_503" and not asked:
-            return  # it says nothing of the host
+        self._is_out = self._is_out or min(started, failed_from) > self._answered_from + _AT_THE_SAME_TIME
+        is_bad_file = allowance.fruitless >= _PAUSES and not self._is_out
+        if (is_bad_file or self._retested >= _RETESTED) and refusal.code == "http_503" and not asked:
+            allowance.size = max(1.0, allowance.size)  # it says nothing of the host
+            return
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
         if asked and (refusal.code == "http_429" or pause is not None):
             pause = asked  # one 503 among many answers asks for this file alone
@@ -178,20 +180,13 @@ class Host:
         if allowance.fruitless >= (_REFUSALS if asked else _REFUSALS_UNASKED):
             self.down_until, self.down_as = now + _DOWN, refusal
 
-    def _learn_timeout(self, timeout: Failure, now: float, started: float, failed_from: float) -> None:
-        if min(started, failed_from) < max(self._answered_from, self._doubted_at):
-            return  # its file hangs, or it tells nothing new
+    def _learn_timeout(self, timeout: Failure, now: float, started: float) -> None:
         self._timeouts += 1
         self._silence = self._silence + 1 if timeout.received < _SIGN_OF_LIFE else 0
         if self._silence and not self._answers:
             self.allowance.limit_to(max(1.0, float(SILENCE - self._silence)))
             if self._silence >= SILENCE:
                 self.down_until, self.down_as = now + _DOWN, None
-        elif self._silence >= SILENCE:  # it has answered lately: it may have had too many transfers at once
-            self._answers = self._silence = 0
-            self._doubted_at = now
-            self.allowance.timed_out(now, started, self.in_flight)
-            self.allowance.limit_to(float(SILENCE))
         if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
             self.allowance.timed_out(now, started, self.in_flight)
         self.silent = not self._answers or self._silence > 0

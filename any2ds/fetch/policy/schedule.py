@@ -507,7 +507,7 @@ class Schedule:
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
-        if attempt.asks or (attempt.was_refused and attempt.host.puts_first(attempt)):
+        if attempt.asks or (attempt.was_refused and attempt.host.retest(attempt)):
             attempt.host.queue.appendleft(attempt)
         else:
             attempt.host.queue.append(attempt)

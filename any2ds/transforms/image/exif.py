@@ -14,6 +14,11 @@ _PARTS = {  # of the whole, by the tag that points at them
     "GPSInfo": (ExifTags.IFD.GPSInfo, ExifTags.GPSTAGS),
     "ExifOffset": (ExifTags.IFD.Exif, ExifTags.TAGS),
 }
+# Tags of TIFF in the same list that are not EXIF: where its pixels are, and blocks in other formats.
+_NO_EXIF = (
+    *("StripOffsets", "StripByteCounts", "TileOffsets", "TileByteCounts", "FreeOffsets", "FreeByteCounts", "SubIFDs"),
+    *("JPEGTables", "InterColorProfile", "ImageResources", "IPTCNAA", "XMLPacket"),
+)
 
 
 def as_json(exif: bytes) -> str | None:
@@ -25,6 +30,8 @@ def as_json(exif: bytes) -> str | None:
         found = Image.Exif()
         found.load(b"Exif\0\0" + exif)
         values = _named(found, ExifTags.TAGS)
+        for name in _NO_EXIF:
+            values.pop(name, None)
         for name, (part, tags) in _PARTS.items():
             values.pop(name, None)
             if inner := _named(found.get_ifd(part), tags):

@@ -47,7 +47,16 @@ class StepObject:
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle  # Spark, Ray and Beam have it, too
 
+        module = sys.modules.get(getattr(self.step, "__module__", None) or "")
+        if module is not None and not _can_be_imported(module.__name__):  # made by a program, or loaded by its path
+            cloudpickle.register_pickle_by_value(module)
         return _object_of, (cloudpickle.dumps(self.step),)
+
+
+def _can_be_imported(module: str) -> bool:
+    """Whether another process finds a module by its name."""
+    top = module.partition(".")[0]
+    return top == "__main__" or any(finder.find_spec(top, None) for finder in sys.meta_path)
 
 
 def _object_of(pickled: bytes) -> StepObject:
@@ -58,7 +67,7 @@ def check_travels(steps: Sequence[Any]) -> None:
     """Raises OptionError for a step that worker processes cannot be sent."""
     for step in steps:
         try:
-            pickle.dumps(carried(step))
+            pickle.loads(pickle.dumps(carried(step)))
         except Exception as error:  # of the user's own objects
             raise OptionError(
                 f"transform={name_of(step)}: worker processes cannot be sent it: {error_text(error)}: name a file,"

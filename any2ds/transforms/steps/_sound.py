@@ -235,6 +235,7 @@ class _Converter:
             layout = _LAYOUTS.get(count, layout)
         wanted = layout if target.channels == count else target.layout
         form = f"out_sample_rate={target.rate}:out_sample_fmt={target.sample_format}:out_chlayout={wanted}"
+        begins = round(self._made * frame.sample_rate / target.rate)  # in samples that go in
         graph = av.filter.Graph()
         nodes = [
             graph.add(
@@ -242,7 +243,7 @@ class _Converter:
                 f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={layout}"
                 f":time_base=1/{frame.sample_rate}",
             ),
-            graph.add("aresample", f"{form}:{_RESAMPLER}:{_BY_TIME}:first_pts={self._made}"),
+            graph.add("aresample", f"{form}:{_RESAMPLER}:{_BY_TIME}:first_pts={begins}"),
         ]
         if self._most is not None:
             nodes.append(graph.add("atrim", f"end_pts={self._most}"))

@@ -10,7 +10,6 @@ which stands last in a record, is put behind them here, so that a large one need
 Datasets of recipes have further forms, as TensorFlow Datasets writes and reads them; elsewhere what is nested is JSON:
 
     a list of lists         name/ragged_flat_values, and name/ragged_row_lengths_0 … of each level but the outermost
-    a tensor of any shape   name/shape, and name/value: its numbers, little-endian
     uint64                  int64 with the same bits
 """
 
@@ -243,7 +242,7 @@ def _encoder(column: Column) -> Callable[[Any], bytes]:
 
     A message of protobuf takes 5 microseconds for each feature, so texts do without, and numbers are made once.
     """
-    if isinstance(column, Column) and not column.depth:
+    if not column.depth:
         (name, kind), to_value = column.features[0], column.encoded
         if kind == "bytes":
             head = lru_cache(_HEADS_KEPT)(partial(file_head, name))

@@ -32,10 +32,13 @@ def retry_command(folder: str, given: Given) -> str:
 def retry_call(folder: str, given: Given) -> str:
     """`retry_command` as a call from Python."""
     defaults = {each.name: each.default for each in declared([StorageOptions, FetchOptions, RunOptions])}
-    keywords = (
+    keywords = [
         f"{name}={text if _PYTHON.fullmatch(text) and not isinstance(defaults.get(name), str) else repr(text)}"
         for name, text in _for_retry(given)
-    )
+    ]
+    steps, _ = given.get("transform", ("", ""))
+    if "__main__:" in steps or "<" in steps:  # functions that no other process finds by their names
+        keywords.append("transform=...")
     return f"any2ds.retry({', '.join([repr(folder), *keywords])})"
 
 

@@ -56,6 +56,12 @@ def test_credentials_are_not_kept() -> None:
     assert download_command("out", ["l.txt"], written) == "any2ds --url_list=l.txt --output_folder=out"
 
 
+def test_a_retry_is_given_functions_that_it_cannot_find_by_their_names() -> None:
+    written = Config.from_options({"url_list": "-", "transform": [lambda sample: sample]}).written
+    assert retry_call("out", written) == "any2ds.retry('out', transform=...)"
+    assert retry_call("out", {"transform": ("my_steps:clean", "call")}) == "any2ds.retry('out')"
+
+
 def test_a_config_file_is_named_for_a_retry_and_spelt_out_for_others(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text('{"timeout": 5, "file_size": 256}')

@@ -191,6 +191,14 @@ def test_sound_is_cut_to_the_sample(kind: str, ext: str) -> None:
     assert made(short, audio_trim=0.3).data == short
 
 
+def test_a_stream_that_changes_its_rate_has_no_gap_there() -> None:
+    data = tone("adts", "aac", 2.0, 44_100) + tone("adts", "aac", 3.0, 48_000)
+    sound, rate = heard(made(data, audio_rate=16_000, audio_format="wav").data)
+    assert sound.shape[1] == pytest.approx(5.1 * rate, abs=0.1 * rate)
+    silent = np.abs(sound[0])[: sound.shape[1] // 100 * 100].reshape(-1, 100).max(1) < 0.01
+    assert 100 * silent.sum() < 0.2 * rate  # what an encoder puts before the sound, twice
+
+
 # What an encoder of the clip, and of the file, may leave of a sample: nothing, or little.
 CUT_KINDS = {
     **{kind: KINDS[kind][:3] for kind in KINDS},

@@ -6,8 +6,9 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -248,10 +249,10 @@ class GivenSplit:
                     f"split {self.name}: expected samples as (key, sample), or a list of URLs,"
                     f" not {type(self.samples).__name__}"
                 ) from None
-            first = next(found, None)
+            first = list(islice(found, 1))
             self._skipped = Counter(recipe.skipped)
-            self.samples = _chained(first, found) if first is not None else ()
-            if isinstance(first, Mapping):
+            self.samples = chain(first, found)
+            if first and isinstance(first[0], Mapping):
                 self._rows = UrlRows(self.samples)
         return self._rows is not None
 
@@ -266,8 +267,3 @@ def _url_rows(samples: Any) -> UrlRows | None:
     if isinstance(samples, Sequence) and samples and all(isinstance(each, Mapping) for each in samples):
         return UrlRows(samples)
     return None
-
-
-def _chained(first: Any, rest: Iterable[Any]) -> Iterable[Any]:
-    yield first
-    yield from rest

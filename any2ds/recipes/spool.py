@@ -23,6 +23,7 @@ from any2ds.core.errors import UsageError, printable
 from any2ds.core.manifest import urls_sha256
 from any2ds.core.tables import take
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN
+from any2ds.storage.disk import durable
 
 _PREFIX = "any2ds."  # of the columns that are no feature
 _ORDER, _KEY, _ORIGIN, _FILE, _EXT = (f"{_PREFIX}{name}" for name in ("order", "key", "origin", "file", "ext"))
@@ -239,19 +240,22 @@ def to_stream(table: pa.Table) -> bytes:
 
 def record(folder: Path, splits: Mapping[str, Any]) -> None:
     """Record that the samples of all splits are there: `splits` is what `recorded` returns."""
+    durable.flush(folder)  # before the record, which else might survive a power failure alone
     temporary = folder / "done.tmp"
     temporary.write_text(json.dumps(splits), encoding="utf-8")
     temporary.replace(folder / "done")
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """The record that `record` has written, if the files of all splits are there."""
+    """The record that `record` has written, if the files of all splits are there, and whole."""
     try:
         found: dict[str, Any] = json.loads((folder / "done").read_text(encoding="utf-8"))
-        files = [path_of(folder, name) for name in found["splits"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        for name in found["splits"]:
+            with pa.OSFile(str(path_of(folder, name))) as file:
+                pa.ipc.open_file(file)  # reads its end, which a file that was cut lacks
+    except (OSError, ValueError, KeyError, TypeError):  # ArrowInvalid is a ValueError
         return None
-    return found if all(file.is_file() for file in files) else None
+    return found
 
 
 def path_of(folder: Path, split: str) -> Path:

@@ -109,6 +109,7 @@ def test_a_folder_without_a_dataset_does_not_hide_the_dataset_of_that_name(
         ({"one": [("a", {"text": "x"})], "two": [("a", {"text": "x"})]}, "sample 0 of one and sample 0 of two"),
         ([("a", "x")], "sample 'a': expected a dict of features, not 'x'"),
         ([3], r"expected \(key, sample\), got int"),
+        ([None, ("a", {"text": "x"})], r"expected \(key, sample\), got NoneType"),
         ([(1.5, {"text": "x"})], "invalid key 1.5"),
         ([("", {"text": "x"})], "invalid key ''"),
         ({"train": None}, "split train: it is None"),

@@ -160,6 +160,19 @@ def test_a_build_on_a_disk_that_was_killed_at_any_moment_goes_on(moments: Sequen
     assert moments != ALL or (moment > 100 and seen == {False, True})
 
 
+def test_samples_whose_file_a_power_failure_has_cut_are_generated_anew(tmp_path: Path) -> None:
+    data_dir = f"{tmp_path}/data"
+    with builds(tmp_path, {}) as build:
+        assert build.build(80, data_dir=data_dir) == -signal.SIGKILL
+        files = [*(Path(data_dir) / "letters" / ".1.0.0.building").rglob("*.arrow")]
+        assert files
+        for file in files:
+            os.truncate(file, file.stat().st_size // 2)
+        assert build.build(data_dir=data_dir) == 0
+        assert build.generated == 2
+    assert is_complete(data_dir)
+
+
 def at_changes(bucket: Bucket, moment: int, act: Callable[[], None]) -> list[int]:
     """Do something at one of the requests that change a bucket; returns what counts them."""
     seen = [0]

@@ -97,7 +97,7 @@ NESTED: dict[str, Any] = {
     "pairs": any2ds.Sequence(any2ds.Tensor((2,), "int64")),
     "frames": any2ds.Sequence({"time": float, "objects": any2ds.Sequence({"name": str, "at": {"x": int}})}),
     "grid": any2ds.Tensor((None, 3, 2), "int16", doc="A map."),
-    "maybe": any2ds.Optional(any2ds.Tensor((1, 2), bool)),
+    "maybe": any2ds.Optional(any2ds.Tensor((None, 2), bool)),
     "large": any2ds.Scalar("uint64"),
     "many": any2ds.Sequence("uint64"),
     "steps": any2ds.Sequence({"action": int, "done": bool}, as_dataset=True),

@@ -485,9 +485,16 @@ def _fitting(text: str, stream: TextIO) -> str:
     return wrapped(text, shutil.get_terminal_size().columns) if is_terminal(stream) else text
 
 
+_handlers: list[logging.Handler] = []  # that the command has added: one, also where a program runs several commands
+
+
 def _log_to_terminal(is_json: bool) -> None:
     logging.raiseExceptions = False  # the terminal may be gone
-    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _TextHandler())
+    logger = logging.getLogger("any2ds")
+    while _handlers:
+        logger.removeHandler(_handlers.pop())
+    _handlers.append(_json_handler() if is_json else _TextHandler())
+    logger.addHandler(_handlers[0])
 
 
 def _json_handler() -> logging.Handler:

@@ -611,10 +611,9 @@ class _Plan:
         return Outlook(self._rows, self._planned, None, self._done)
 
     def _rows_of(self, split: _SplitShards, piece: Slice) -> bytes:
-        place = spool.place_of(split.spool, piece, split.name)
         if split.kind == "samples" and self._is_local:
-            return place
-        rows = ShardRows.of_job(place)
+            return spool.place_of(split.spool, piece, split.name)
+        rows = ShardRows.of(split.spool, piece.numbers.to_pylist(), split.name)
         return rows.to_bytes() if split.kind == "samples" else spool.to_stream(rows.as_listed())
 
 

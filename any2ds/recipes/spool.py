@@ -181,11 +181,16 @@ class ShardRows:
         self._table = self._taken([name for name in batches[0].schema.names if not name.startswith(_FILE)])
 
     @classmethod
+    def of(cls, path: Path, numbers: Sequence[int], split: str) -> ShardRows:
+        """Those rows of the file of a split that have these numbers."""
+        return cls(_batches_of(path), numbers, split)
+
+    @classmethod
     def of_job(cls, rows: bytes) -> ShardRows:
         """The rows of which a job carries the place (`place_of`), or themselves (`to_bytes`)."""
         if rows[:1] == b"{":
             place = orjson.loads(rows)
-            return cls(_batches_of(Path(place["path"])), place["numbers"], place["split"])
+            return cls.of(Path(place["path"]), place["numbers"], place["split"])
         with pa.ipc.open_stream(rows) as stream:
             batches = list(stream)
             split = stream.schema.metadata[b"split"].decode()
@@ -219,7 +224,8 @@ class ShardRows:
         """The columns of these names; of a batch nothing is read but the rows of the shard."""
         by_place = sorted(range(len(self._places)), key=self._places.__getitem__)
         rows_of: dict[int, list[int]] = {}
-        for place, row in sorted(self._places):
+        for number in by_place:
+            place, row = self._places[number]
             rows_of.setdefault(place, []).append(row)
         taken = [self._batches[place].select(names).take(pa.array(rows)) for place, rows in rows_of.items()]
         in_order = sorted(range(len(by_place)), key=by_place.__getitem__)

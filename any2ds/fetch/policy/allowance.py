@@ -38,8 +38,8 @@ class Allowance:
     def __init__(self, size: float, most: float) -> None:
         self.size, self.most = min(size, most), most
         self.fruitless = 0  # rounds of refusals without any answer in between
-        self._is_outage = False  # the first of them in a while
-        self._refused_until = float("-inf")  # the last of them
+        self._is_outage = False  # there were none of these rounds for a while before
+        self._refused_until = float("-inf")  # when the last of these rounds was
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
         self._rise = 0.0  # growth in a round trip beyond that
         self._grown = 0  # answers since it was last changed

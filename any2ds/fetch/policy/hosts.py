@@ -74,10 +74,10 @@ class Host:
         self.silent = True  # it has not answered lately, or not after the last timeout
         self._retested = 0  # rows that it has answered, of those that it had refused when it refused everything
         self._answered_from = -math.inf  # when the last transfer was started that it has answered
-        self._is_out = False  # it has refused a transfer that was started later, too
+        self._is_out = False  # it has refused a row that was first tried later, and answered none since
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self.shared_until = 0.0  # until then other processes have its slots; 0: no row has waited for them
+        self.shared_until = 0.0  # until then other processes have its slots
         self.policy = policy
         self.is_limited = policy.max_per_host < UNLIMITED  # of all processes of this machine together
         self.min_interval = policy.host_delay  # seconds between two starts, of whichever process
@@ -105,18 +105,21 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self.allowance.size
 
-    def retest(self, attempt: Attempt) -> bool:
-        """Whether a row that it has refused comes before its other rows.
+    def line_up(self, attempt: Attempt) -> None:
+        """Let a row, or a robots.txt, wait for its turn: behind the others, or in front of them.
 
         A server that makes each file when it is asked for may answer 503 in the meantime. So while everything is
-        refused, such a row is the next to be tried, and that does not count. Once some are answered in a row, all of
-        them come first, and what is refused for the first time says nothing of the host.
+        refused, a row that was is the next to be tried, and that does not count. Once some are answered in a row, all
+        that were refused come first, and what is refused for the first time says nothing of the host.
         """
         others_are_first = bool(self.queue) and self.queue[0].was_refused
-        is_tried = 0 < self.allowance.fruitless < _PAUSES and not others_are_first
+        is_tried = attempt.was_refused and 0 < self.allowance.fruitless < _PAUSES and not others_are_first
         if is_tried and not attempt.deferrals:  # which do not count anyway
             attempt.number = max(1, attempt.number - 1)
-        return is_tried or self._retested >= _RETESTED
+        if attempt.asks or is_tried or (attempt.was_refused and self._retested >= _RETESTED):
+            self.queue.appendleft(attempt)
+        else:
+            self.queue.append(attempt)
 
     def may_start(self, now: float) -> bool:
         """Whether a transfer may start, as far as this process is concerned."""
@@ -170,8 +173,8 @@ class Host:
         self._is_out = self._is_out or min(started, failed_from) > self._answered_from + _AT_THE_SAME_TIME
         is_bad_file = allowance.fruitless >= _PAUSES and not self._is_out
         if (is_bad_file or self._retested >= _RETESTED) and refusal.code == "http_503" and not asked:
-            allowance.size = max(1.0, allowance.size)  # it says nothing of the host
-            return
+            allowance.size = max(1.0, allowance.size)
+            return  # it says nothing of the host
         pause = allowance.refused(now, started, refusal.code == "http_429", self.in_flight)
         if asked and (refusal.code == "http_429" or pause is not None):
             pause = asked  # one 503 among many answers asks for this file alone

@@ -471,8 +471,13 @@ class Schedule:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        again = replace(attempt, number=number, deferrals=deferrals, was_refused=failure.code in BUSY)
-        again.failed_from = min(attempt.failed_from, attempt.started)
+        again = replace(
+            attempt,
+            number=number,
+            deferrals=deferrals,
+            was_refused=failure.code in BUSY,
+            failed_from=min(attempt.failed_from, attempt.started),
+        )
         self._defer(again, now + wait)
         return True
 
@@ -507,10 +512,7 @@ class Schedule:
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
-        if attempt.asks or (attempt.was_refused and attempt.host.retest(attempt)):
-            attempt.host.queue.appendleft(attempt)
-        else:
-            attempt.host.queue.append(attempt)
+        attempt.host.line_up(attempt)
         self.queued += 1
         self._offer_turn(attempt.host, now)
 

@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,13 @@ class ParquetShard(BaseShard):
         check_key(self._data, key)
         return found
 
+    @cached_property
+    def _footer(self) -> Footer:
+        return Footer(self._file.metadata, self._data.size)
+
     def _span(self, group: int) -> tuple[int, int]:
         """Start and size of what is read of a row group."""
-        own = Footer(self._file.metadata, self._data.size).chunks(group, self._columns)
+        own = self._footer.chunks(group, self._columns)
         starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
         stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
         return min(starts), stop - min(starts)
